@@ -1,0 +1,1 @@
+"""Pictures: curves and bars with matplotlib."""

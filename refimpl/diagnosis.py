@@ -1,0 +1,92 @@
+"""What probably went wrong, told from the numbers alone.
+
+Wrong distributed code is wrong in few ways, and each leaves its mark: a forgotten all-reduce leaves addends that sum to
+the truth; an all-reduce too many, or a loss averaged twice, leaves a factor; a bias added on every rank leaves the same
+surplus in every row; a wrong offset leaves another rank's slice.
+"""
+
+import numpy as np
+
+CLOSE = 1e-3                              # relative; causes are told apart by far more
+
+
+def likely_cause(actual, expected, rank, whole):
+    """A sentence that names the likely cause, beginning with a newline; "" when the numbers do not tell.
+
+    actual, expected    each rank's array, and what it should have been      rank    the one that is wrong
+    whole               the whole tensor
+    """
+    size = len(actual)
+    mine, part = actual[rank], expected[rank]
+    for found in (not_finite, wrong_shape, addends, factor, same_in_every_row, elsewhere):
+        sentence = found(actual, expected, mine, part, whole, rank, size)
+        if sentence:
+            return f"\n  likely: {sentence}"
+    wrong = [r for r in range(size) if not close(actual[r], expected[r])]
+    return f"\n  wrong on rank{'s' * (len(wrong) > 1)} {', '.join(map(str, wrong))} of {size}" if wrong else ""
+
+
+def not_finite(actual, expected, mine, part, whole, rank, size):
+    """NaN or infinity where numbers should be."""
+    if mine.dtype.kind in "fc" and not np.isfinite(mine).all() and np.isfinite(part).all():
+        return f"{np.count_nonzero(~np.isfinite(mine))} of {mine.size} elements are not finite: a division by 0, or memory never written"
+
+
+def wrong_shape(actual, expected, mine, part, whole, rank, size):
+    """The whole instead of the shard, the shard instead of the whole, or axes swapped."""
+    if mine.shape == part.shape:
+        return None
+    if mine.shape == whole.shape:
+        return "the whole tensor where the rank's own slice is wanted: a slice or a reduce-scatter is missing"
+    if mine.ndim == part.ndim and mine.shape[::-1] == part.shape:
+        return "transposed"
+    if part.shape == whole.shape and mine.ndim == whole.ndim and sum(m != w for m, w in zip(mine.shape, whole.shape, strict=True)) == 1:
+        return "a slice where the whole tensor is wanted: an all-gather is missing"
+    return None
+
+
+def addends(actual, expected, mine, part, whole, rank, size):
+    """The ranks' arrays sum to the truth."""
+    if size > 1 and mine.shape == part.shape == whole.shape and all(a.shape == mine.shape for a in actual):
+        if close(sum(actual[1:], actual[0]), part):
+            return "missing all-reduce: the ranks' arrays add up to the right one"
+
+
+def factor(actual, expected, mine, part, whole, rank, size):
+    """Everything is a simple multiple of the truth."""
+    if mine.shape != part.shape or not np.any(part) or mine.dtype.kind not in "fciu":
+        return None
+    c = float(np.real(np.vdot(part, mine) / np.vdot(part, part)))
+    if abs(c) < CLOSE or not close(mine, c * part):
+        return None
+    for n, why in ((size, f"the {size} ranks"), (size**2, f"the {size} ranks, twice"), (2, "something")):
+        if n > 1 and abs(c - n) < CLOSE * n:
+            return f"{n} times too large: {why} counted where it should count once (an all-reduce too many, or a mean forgotten)"
+        if n > 1 and abs(c * n - 1) < CLOSE:
+            return f"{n} times too small: averaged over {why} once too often, or reduced too rarely"
+    return "sign wrong" if abs(c + 1) < CLOSE else f"{c:.4g} times what it should be"
+
+
+def same_in_every_row(actual, expected, mine, part, whole, rank, size):
+    """Every row is off by the same amount: a bias."""
+    if mine.shape == part.shape and mine.ndim >= 2 and mine.dtype.kind in "fc" and np.prod(mine.shape[:-1]) > 1:
+        rows = (mine - part).reshape(-1, mine.shape[-1])
+        if np.any(rows[0]) and close(rows, np.broadcast_to(rows[0], rows.shape)):
+            return "every row is off by the same amount: a bias added on every rank before the sum, or not at all"
+
+
+def elsewhere(actual, expected, mine, part, whole, rank, size):
+    """The right numbers of another rank, or with rows and columns exchanged."""
+    for other, theirs in enumerate(expected):
+        if other != rank and mine.shape == theirs.shape and not close(theirs, part) and close(mine, theirs):
+            return f"this is what rank {other} should have: shards in the wrong order"
+    if mine.ndim == 2 and mine.shape == part.T.shape and close(mine, part.T):
+        return "transposed"
+
+
+def close(a, b):
+    """Equal up to CLOSE, in the norm."""
+    if a.shape != b.shape or a.dtype.kind not in "fciu":
+        return False
+    a, b = (np.asarray(x, np.result_type(x, np.float64)) for x in (a, b))
+    return bool(np.linalg.norm((a - b).ravel()) <= CLOSE * np.linalg.norm(b.ravel()))

@@ -1,0 +1,169 @@
+"""Is a sharded operator equal to the one on a single device? Values, gradients, traffic; and if not, why not.
+
+    def program(comm, x, w, dy):                       # on every rank, with its part of each input
+        y = all_reduce(x @ w, comm)
+        return {"y": y, "dx": dy @ w.T, "dw": x.T @ dy}
+
+    assert_sharded_equal(program, reference, {"x": x, "w": w, "dy": dy},
+                         shard={"x": 1, "w": 0, "dy": "replicated", "y": "replicated"})
+
+The measure is norm-relative: ||a - b|| <= tolerance * max(||b||, 1e-3 ||all tensors of that kind||). Elementwise bounds
+are wrong here: a sum in another order moves small elements by much. The second term is for gradients that are zero in
+truth, like that of a softmax attention's key bias.
+"""
+
+import numpy as np
+
+from refimpl.arrays import to_host
+from refimpl.collectives import bounds
+from refimpl.diagnosis import likely_cause
+from refimpl.measure.ledger import Ledger
+from refimpl.world import run
+
+TOLERANCE = {                                            # dtype: (outputs, gradients)
+    "float64": (1e-13, 1e-12), "complex128": (1e-13, 1e-12),
+    "float32": (1e-5, 1e-4), "complex64": (1e-5, 1e-4),
+    "float16": (5e-3, 5e-3),
+}
+REPLICATED, PARTIAL = "replicated", "partial"
+
+
+def assert_sharded_equal(program, reference, inputs, ranks=(1, 2, 3, 4), shard=None, gradients=True, ledger=None,
+                         traffic=None, tolerance=None, rendezvous=None):
+    """Run `program` on ranks and compare what it returns with `reference` on one device.
+
+    program       program(comm, **local) -> dict of arrays by name; a gradient is called d + the name of an input
+    reference     reference(**inputs) -> dict of the whole arrays by the same names; it is given NumPy arrays
+    inputs        whole arrays by name, NumPy or of a device (then the program gets device arrays); anything else (None,
+                  a number, a string) is handed on as it is
+    ranks         sizes of the world to try; under mpirun only the size of the job
+    shard         how each array is cut: an axis (chunk r of n is [n*r//P, n*(r+1)//P)), "replicated" (whole on every
+                  rank) or "partial" (the ranks' arrays add up to it); a gradient is cut like its input unless named
+    gradients     the program must return at least one gradient; False: it has none
+    ledger        `Ledger` that counts the runs, too
+    traffic       bytes that a rank sends: function (size, rank), or a dict of them by phase
+    tolerance     for everything, in place of the dtypes' own
+    rendezvous    as in `run`
+
+    AssertionError that names the tensor, the rank, its slice and the likely cause; ValueError for a wrong call.
+    """
+    shard = dict(shard or {})
+    arrays = {name: x for name, x in inputs.items() if hasattr(x, "dtype")}
+    expected = {name: np.asarray(x) for name, x in
+                reference(**{name: to_host(x) if name in arrays else x for name, x in inputs.items()}).items()}
+    names = gradient_names(arrays, expected)
+    if gradients and not names:
+        raise ValueError(f"reference returns no gradient (it returns {', '.join(expected)}): compare d + an input's name, "
+                         "or say gradients=False")
+    for name in [*arrays, *expected]:
+        how = shard.setdefault(name, shard.get(name[1:]) if name in names else None)
+        shard[name] = checked_cut(name, how, (arrays if name in arrays else expected)[name].ndim)
+    for size in ranks:
+        log = Ledger()
+
+        def on_rank(comm, size=size):
+            local = {name: cut(x, shard[name], comm.rank, size) if name in arrays else x for name, x in inputs.items()}
+            return {name: to_host(y) if hasattr(y, "dtype") else np.asarray(y) for name, y in program(comm, **local).items()}
+
+        results = run(on_rank, size, ledger=log, rendezvous=rendezvous)
+        compare(results, expected, shard, names, tolerance)
+        if traffic is not None:
+            compare_traffic(log, size, traffic)
+        if ledger is not None:
+            ledger.merge(log)
+
+
+def compare(results, expected, shard, gradients=(), tolerance=None):
+    """Compare the ranks' arrays with the whole ones: AssertionError for the first that differs.
+
+    results      per rank a dict of arrays by name      expected    dict of whole arrays      shard    how they are cut
+    gradients    names that are gradients (their tolerance is wider, and they are measured among themselves)
+    """
+    size = len(results)
+    norms = {kind: norm_of_all(b for name, b in expected.items() if (name in gradients) == kind) for kind in (False, True)}
+    for name, whole in expected.items():
+        how = shard[name]
+        for rank, result in enumerate(results):
+            if name not in result:
+                raise AssertionError(f"{name}: rank {rank} of {size} returned {', '.join(result) or 'nothing'}, but not {name}")
+        locals_ = [result[name] for result in results]
+        if how == PARTIAL:
+            locals_, parts = [sum(locals_[1:], locals_[0])], [whole]
+        else:
+            parts = [cut(whole, how, rank, size) for rank in range(size)]
+        allowed = tolerance if tolerance is not None else default_tolerance(whole.dtype, name in gradients)
+        for rank, (mine, part) in enumerate(zip(locals_, parts, strict=True)):
+            who = f"{name}, summed over {size} ranks," if how == PARTIAL else f"{name} of rank {rank} of {size}{words(how, whole, rank, size)}"
+            if mine.shape != part.shape or mine.dtype != part.dtype:
+                raise AssertionError(f"{who} has shape {mine.shape} and dtype {mine.dtype}, expected {part.shape} and {part.dtype}"
+                                     + likely_cause(locals_, parts, rank, whole))
+            difference = relative_difference(mine, part, norms[name in gradients])
+            if not difference <= allowed:
+                raise AssertionError(f"{who} is wrong: relative difference {difference:.2g}, allowed {allowed:g}"
+                                     + likely_cause(locals_, parts, rank, whole))
+
+
+def compare_traffic(ledger, size, traffic):
+    """AssertionError unless every rank sent the bytes that `traffic` says: values may be right while traffic is not."""
+    for phase, formula in (traffic if isinstance(traffic, dict) else {None: traffic}).items():
+        for rank in range(size):
+            counted, stated = ledger.bytes_sent(rank=rank, phase=phase), formula(size, rank)
+            if counted != stated:
+                raise AssertionError(
+                    f"values are right, traffic is not: rank {rank} of {size} sent {counted:,} bytes in "
+                    f"{ledger.messages(rank=rank, phase=phase)} messages{f' of phase {phase!r}' if phase else ''}, "
+                    f"the formula says {stated:,}")
+
+
+def relative_difference(actual, expected, norm_of_kind=0.0):
+    """||actual - expected|| / max(||expected||, 1e-3 norm_of_kind); 0 when both are zero, inf when one is not finite."""
+    actual, expected = (np.asarray(x, np.result_type(x, np.float64)) for x in (actual, expected))
+    if not (np.isfinite(actual).all() and np.isfinite(expected).all()):
+        return 0.0 if np.array_equal(actual, expected, equal_nan=True) else float("inf")
+    distance = float(np.linalg.norm((actual - expected).ravel()))
+    scale = max(float(np.linalg.norm(expected.ravel())), 1e-3 * norm_of_kind)
+    return 0.0 if distance == 0 else distance / scale if scale else float("inf")
+
+
+def norm_of_all(tensors):
+    """The norm of several arrays taken as one."""
+    return float(np.sqrt(sum(np.linalg.norm(np.asarray(x, np.result_type(x, np.float64)).ravel()) ** 2 for x in tensors)))
+
+
+def default_tolerance(dtype, is_gradient):
+    """What design says for the dtype; 0 (exact) for integers and booleans."""
+    return TOLERANCE[dtype.name][is_gradient] if dtype.name in TOLERANCE else 0.0
+
+
+def gradient_names(inputs, outputs):
+    """The outputs that are gradients: named d + the name of an input."""
+    return {name for name in outputs if name.startswith("d") and name[1:] in inputs}
+
+
+def cut(x, how, rank, size):
+    """The part of x that `rank` of `size` holds: a copy, on the host or the device as x is."""
+    if how == REPLICATED:
+        return x.copy()
+    if how == PARTIAL:                                   # addends that are all different, and add up to x
+        share = 2 * (rank + 1) / (size * (size + 1))
+        return x * share if x.dtype.kind in "fc" else x * (rank == 0)
+    b = bounds(x.shape[how], size)
+    return x[(slice(None),) * how + (slice(b[rank], b[rank + 1]),)].copy()
+
+
+def checked_cut(name, how, ndim):
+    """`how` with axes counted from the front; ValueError unless it says how to cut an array of `ndim` axes."""
+    if how in (REPLICATED, PARTIAL):
+        return how
+    if isinstance(how, int) and not isinstance(how, bool) and -ndim <= how < ndim:
+        return how % ndim
+    axes = f"an axis from 0 to {ndim - 1}, " if ndim else ""
+    raise ValueError(f"shard[{name!r}] = {how!r}: say how {name} is cut: {axes}'replicated' or 'partial'")
+
+
+def words(how, whole, rank, size):
+    """Where a rank's part lies: " ([2:5] of axis 1)"."""
+    if how == REPLICATED:
+        return ""
+    b = bounds(whole.shape[how], size)
+    return f" ([{b[rank]}:{b[rank + 1]}] of axis {how})"

@@ -1,0 +1,1 @@
+"""Training: the operators put together, on one device and on many ranks."""

@@ -1,0 +1,249 @@
+"""The interface: what a rank can say to the ranks of its group.
+
+    rank 0                                   rank 1
+    comm.send(x, dst=1, tag=7)   -- x -->    y = comm.recv(src=0, tag=7)
+    request = comm.isend(x, 1)               request = comm.irecv(0); ...; y = request.wait()
+    comm.sendrecv(x, dst=right, src=left)    both at once: what every ring needs
+
+Messages from one rank to another with one tag arrive in the order in which they were sent. A received array is the
+receiver's own, in C order whatever the sender's was; `out=` names an array to receive into. Any array goes whose
+numbers are booleans, integers, floats or complex ones in this machine's byte order; lists and numbers become arrays.
+
+Everything the two worlds share is here: checks of arguments, the agreement that collectives carry, phases, the rank's
+generator. `local.py` and `mpi.py` add how a message travels.
+"""
+
+import operator
+import os
+from contextlib import contextmanager
+from functools import cached_property
+
+import numpy as np
+
+from refimpl.world.errors import CollectiveMismatchError
+
+MAX_TAG = 2**20                 # MPI promises no more than 2**15 - 1, every library gives at least 2**22
+COLLECTIVE_TAG = -1             # messages of a collective never meet a program's own
+
+
+class Rank:
+    """What a rank owns, whatever communicator it talks through: its place in the world, its phases, its generator."""
+
+    def __init__(self, rank, size, seed=0, ledger=None):
+        self.rank, self.size, self.seed, self.ledger = rank, size, seed, ledger
+        self.phase = ()
+
+    @cached_property
+    def rng(self):
+        """Generator on the host, seeded by (seed, rank)."""
+        return np.random.default_rng([self.seed, self.rank])
+
+
+class Request:
+    """A message on its way. `wait` returns the received array (irecv) or None (isend), the same every time."""
+
+    def wait(self):
+        """Block until the message is here (irecv) or its array may be changed again (isend)."""
+        raise NotImplementedError
+
+
+class Communicator:
+    """A rank's view of a group of ranks.
+
+    rank, size    this rank's number in the group, and how many there are
+    name          what messages and the ledger call the group: "world", "tp", ...
+    ranks         world rank of each member
+    """
+
+    def __init__(self, me, ranks, rank, name):
+        self.me, self.ranks, self.rank, self.size, self.name = me, ranks, rank, len(ranks), name
+        self.agreement = None                # of the collective that this rank is in: (name, number, what must agree)
+        self.bare = False                    # may that collective's messages travel without header?
+        self._collectives = 0
+
+    def __repr__(self):
+        return f"<rank {self.rank} of {self.size} in {self.name}>"
+
+    # -- messages -------------------------------------------------------------------------------------------------
+    def send(self, x, dst, tag=0):
+        """Send array `x` to rank `dst`; returns when `x` may be changed again.
+
+        With rendezvous it returns only when the receiver has asked for the message: what a network does with a large
+        one. ValueError for a rank outside the group, a tag outside 0..2**20, or an array that is not numbers.
+        """
+        self.isend(x, dst, tag).wait()
+
+    def recv(self, src, tag=0, out=None):
+        """Receive an array from rank `src`: a new one, or into `out` (same shape and dtype, else ValueError)."""
+        return self.irecv(src, tag, out).wait()
+
+    def sendrecv(self, x, dst, src, tag=0, out=None):
+        """Send `x` to `dst` and receive from `src` at the same time; returns what was received."""
+        sending = self.isend(x, dst, tag)
+        received = self.irecv(src, tag, out).wait()
+        sending.wait()
+        return received
+
+    def isend(self, x, dst, tag=0):
+        """Start sending `x` to `dst`; returns a `Request`. Do not change `x` before its `wait` returns."""
+        dst, tag = self._address(dst, "dst", tag)
+        return self._isend(payload(x), dst, tag)
+
+    def irecv(self, src, tag=0, out=None):
+        """Start receiving from `src`; returns a `Request` whose `wait` gives the array."""
+        src, tag = self._address(src, "src", tag)
+        if out is not None and not hasattr(out, "dtype"):
+            raise ValueError(f"out={out!r} is not an array: a message is received into an array of its shape and dtype")
+        return self._irecv(src, tag, out)
+
+    def barrier(self):
+        """Wait until every rank of the group is here: ceil(log2 size) rounds of empty messages (dissemination)."""
+        nothing = np.empty(0, np.uint8)
+        with self.collective("barrier"):
+            distance = 1
+            while distance < self.size:                      # after round k a rank has heard of 2**k others
+                self.sendrecv(nothing, (self.rank + distance) % self.size, (self.rank - distance) % self.size)
+                distance *= 2
+
+    # -- groups, labels, time -----------------------------------------------------------------------------------------
+    def split(self, color, key=0, name=None):
+        """Make a group of all ranks that give the same `color`, ordered by (key, rank); every rank must call it.
+
+        color    a whole number, or None to belong to no group (then split returns None)
+        """
+        raise NotImplementedError
+
+    @contextmanager
+    def phase(self, label):
+        """Label what this rank sends, computes and waits for inside the block; blocks nest."""
+        outer, self.me.phase = self.me.phase, (*self.me.phase, label)
+        try:
+            yield
+        finally:
+            self.me.phase = outer
+
+    @property
+    def rng(self):
+        """This rank's generator (NumPy, on the host), seeded by (seed, world rank): the same on every run."""
+        return self.me.rng
+
+    @property
+    def clock(self):
+        """Seconds on this rank's virtual clock; 0 without a network."""
+        return 0.0
+
+    def compute(self, flops, kind="compute"):
+        """Declare `flops` operations: counted by the ledger; on the virtual clock they take flops / network.flops."""
+        if not flops >= 0:
+            raise ValueError(f"flops={flops!r}: must be a number of operations, 0 or more")
+        if self.me.ledger is not None:
+            self.me.ledger.record_flops(self.me.rank, flops, self.me.phase, kind)
+
+    def elapse(self, seconds, kind="elapse"):
+        """Let `seconds` pass on the virtual clock; without a network nothing happens."""
+        if not seconds >= 0:
+            raise ValueError(f"seconds={seconds!r}: time only goes forward; give 0 or more")
+
+    # -- what collectives are made of -----------------------------------------------------------------------------------
+    def collective(self, name, bare=False, **agree):
+        """Enter the collective `name`: messages inside carry it, and `agree` must be equal on all ranks.
+
+        A value None agrees with anything, and `comm.agreed(key)` is then what the sender said. `bare` lets the
+        messages travel without header (all ranks alike; `out=` must be given), unless REFIMPL_CHECK=1.
+        A collective inside another one on the same group is a part of it.
+        """
+        return _Collective(self, name, bare, agree)
+
+    def agreed(self, key):
+        """What the ranks agreed on under `key` in the present collective."""
+        return self.agreement[2][key]
+
+    def _check(self, theirs, src):
+        """Compare a message's agreement with this rank's own; fill in what this rank did not know."""
+        mine = self.agreement
+        if theirs == mine:
+            return
+        known = None
+        if mine is not None and theirs is not None and mine[:2] == theirs[:2] and mine[2].keys() == theirs[2].keys():
+            known = {k: theirs[2][k] if v is None else v for k, v in mine[2].items()}
+            if all(known[k] == theirs[2][k] or theirs[2][k] is None for k in known):
+                self.agreement = (*mine[:2], known)
+                return
+        raise CollectiveMismatchError(
+            f"ranks of {self.name} disagree: rank {self.rank} is in {describe(mine)}, "
+            f"but received a message of rank {src} from {describe(theirs)}"
+        )
+
+    def _address(self, peer, which, tag):
+        """Checked and plain (rank, tag) of a message; inside a collective the tag is the collective's."""
+        try:
+            peer = operator.index(peer)
+        except TypeError:
+            raise ValueError(f"{which}={peer!r} is not a rank: give a whole number, 0 to {self.size - 1}") from None
+        if not 0 <= peer < self.size:
+            raise ValueError(f"{which}={peer} is not a rank of {self.name}: it has ranks 0 to {self.size - 1}")
+        if self.agreement is not None:
+            return peer, COLLECTIVE_TAG
+        if type(tag) is not int or not 0 <= tag <= MAX_TAG:
+            try:
+                tag = operator.index(tag)
+            except TypeError:
+                tag = -1 if not isinstance(tag, float) else tag
+            if not 0 <= tag <= MAX_TAG or isinstance(tag, float):
+                raise ValueError(f"tag={tag!r}: must be a whole number from 0 to {MAX_TAG}")
+        return peer, tag
+
+    def _isend(self, x, dst, tag):
+        raise NotImplementedError
+
+    def _irecv(self, src, tag, out):
+        raise NotImplementedError
+
+
+class _Collective:
+    """The block of one collective call on one rank; nested ones belong to the outermost."""
+
+    def __init__(self, comm, name, bare, agree):
+        self.comm, self.outermost = comm, comm.agreement is None
+        self.entered = (name, comm._collectives, agree)
+        self.bare = bare and os.environ.get("REFIMPL_CHECK") != "1"
+
+    def __enter__(self):
+        if self.outermost:
+            self.comm.agreement, self.comm.bare = self.entered, self.bare
+            self.comm._collectives += 1
+
+    def __exit__(self, *_):
+        if self.outermost:
+            self.comm.agreement, self.comm.bare = None, False
+
+
+def describe(agreement):
+    """Words for an agreement: `all_reduce call 3 (op=sum, shape=(4,))`."""
+    if agreement is None:
+        return "no collective"
+    name, number, agree = agreement
+    details = ", ".join(f"{k}={v}" for k, v in agree.items() if v is not None)
+    return f"{name} call {number}" + (f" ({details})" if details else "")
+
+
+def payload(x):
+    """`x` as an array that can be sent, or a ValueError that says why it cannot."""
+    if not hasattr(x, "dtype") or isinstance(x, np.generic):
+        x = np.asarray(x)
+    if x.dtype.kind not in "biufc":
+        raise ValueError(f"an array of dtype {x.dtype} cannot be sent: only booleans, integers, floats and complex numbers")
+    if not x.dtype.isnative:
+        raise ValueError(
+            f"an array of dtype {x.dtype} has the other byte order: send x.astype(x.dtype.newbyteorder('='))"
+        )
+    return x
+
+
+def receive_into(out, shape, dtype, src, name):
+    """Check that a message of this shape and dtype fits `out`: ValueError that names both."""
+    if tuple(out.shape) != tuple(shape) or out.dtype != dtype:
+        raise ValueError(
+            f"the message of rank {src} of {name} has shape {tuple(shape)} and dtype {dtype}, "
+            f"but out has shape {tuple(out.shape)} and dtype {out.dtype}"
+        )

@@ -1,0 +1,62 @@
+"""`run(program, size)`: one call, two worlds.
+
+    results = run(program, 4)                          # in this process: the local world
+    mpirun -n 4 python -m mpi4py script.py             # the same line now runs on 4 processes
+
+Which world: MPI when this process was started by mpirun, else the local one. REFIMPL_WORLD=local|mpi overrides.
+"""
+
+import operator
+import os
+
+# Set in every process by the launchers of Open MPI, MPICH and Intel MPI (hydra), MVAPICH, and PMIx (srun --mpi=pmix).
+LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "PMIX_RANK")
+
+
+def under_mpi():
+    """Whether `run` uses MPI here: REFIMPL_WORLD if set (ValueError unless local or mpi), else: did mpirun start us?"""
+    chosen = os.environ.get("REFIMPL_WORLD", "")
+    if chosen not in ("", "local", "mpi"):
+        raise ValueError(f"REFIMPL_WORLD={chosen!r}: must be local or mpi")
+    return chosen == "mpi" or chosen == "" and any(name in os.environ for name in LAUNCHED)
+
+
+def is_root():
+    """Whether this process speaks for all: it is rank 0 of its job, or there is no job."""
+    if not under_mpi():
+        return True
+    from mpi4py import MPI
+
+    return MPI.COMM_WORLD.Get_rank() == 0
+
+
+def run(program, size, *args, ledger=None, network=None, rendezvous=None, gather=True, seed=0):
+    """Run `program(comm, *args)` on `size` ranks; the list of what they returned, in rank order.
+
+    ledger        `Ledger` that counts what is sent, on all ranks
+    network       `Network`: keep a virtual clock (local world only)
+    rendezvous    a send returns only when it is received, so that what would hang on a real network fails here;
+                  None: what REFIMPL_RENDEZVOUS=0|1 says, else off
+    gather        under MPI every rank gets the whole list; False: a list of its own result alone
+    seed          of each rank's generator `comm.rng`
+
+    Raises a rank's own exception (with a note that says which rank), `DeadlockError`, `CollectiveMismatchError`,
+    `UndeliveredMessageError`; ValueError when size is no number of ranks or, under mpirun, not that of the job.
+    """
+    try:
+        ranks = operator.index(size)
+    except TypeError:
+        ranks = 0
+    if ranks < 1:
+        raise ValueError(f"size={size!r}: a world has a whole number of ranks, 1 or more")
+    if not callable(program):
+        raise ValueError(f"program={program!r} cannot be called: give a function program(comm, *args)")
+    if rendezvous is None:
+        rendezvous = os.environ.get("REFIMPL_RENDEZVOUS") == "1"
+    if under_mpi():
+        from refimpl.world.mpi import run_mpi          # mpi4py starts MPI when it is imported: not before it is needed
+
+        return run_mpi(program, ranks, args, ledger=ledger, network=network, rendezvous=rendezvous, gather=gather, seed=seed)
+    from refimpl.world.local import LocalWorld
+
+    return LocalWorld(ranks, ledger, network, rendezvous, seed).run(program, args)

@@ -1,0 +1,135 @@
+"""What a message costs on the virtual clock: the alpha-beta model, with ports that can be busy.
+
+      sender's port                     receiver's port
+    |=== nbytes*beta ===|             |=== nbytes*beta ===|
+    ^ departs           `-- alpha --> ^ head arrives      ^ received
+
+A message of n bytes over a free link arrives alpha + n*beta after it was sent (Hockney 1994). A port carries one
+message at a time, each way: a second message departs when the first has left, and two messages to one rank arrive one
+after the other, which is what a hot expert costs. Sending never moves the sender's clock: it only occupies its port.
+
+Ranks of one node talk over the `intra` link, each through a port of its own (NVLink); ranks of different nodes over
+the `inter` link, through a NIC of their own or, with `nics_per_node`, through the first free one of their node's.
+"""
+
+import math
+from bisect import bisect_right
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Link:
+    """A link's latency `alpha` (seconds per message) and inverse bandwidth `beta` (seconds per byte, one way)."""
+
+    alpha: float
+    beta: float
+
+    def __post_init__(self):
+        for name in ("alpha", "beta"):
+            value = getattr(self, name)
+            if not (isinstance(value, (int, float)) and math.isfinite(value) and value >= 0):
+                unit = "seconds" if name == "alpha" else "seconds per byte"
+                raise ValueError(f"{name}={value!r}: a link needs a finite number of {unit}, 0 or more")
+
+
+@dataclass(frozen=True)
+class Network:
+    """The machine that the virtual clock imagines.
+
+    intra, inter     `Link` between ranks of one node, and of different nodes (then `node_size` ranks make a node)
+    nics_per_node    ports that the ranks of a node share on the inter link; None: one for every rank
+    flops            floating-point operations per second of a rank; None: computing takes no time
+    ValueError when the parts do not fit together.
+    """
+
+    intra: Link
+    inter: Link | None = None
+    node_size: int | None = None
+    nics_per_node: int | None = None
+    flops: float | None = None
+
+    def __post_init__(self):
+        if not isinstance(self.intra, Link) or not isinstance(self.inter, Link | None):
+            raise ValueError(f"intra={self.intra!r}, inter={self.inter!r}: a network is made of Link(alpha, beta)")
+        if (self.inter is None) != (self.node_size is None):
+            raise ValueError(f"inter={self.inter!r} and node_size={self.node_size!r}: give both (several nodes) or neither (one)")
+        for name in ("node_size", "nics_per_node"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, int) and value >= 1):
+                raise ValueError(f"{name}={value!r}: must be a whole number, 1 or more")
+        if self.nics_per_node is not None and self.inter is None:
+            raise ValueError(f"nics_per_node={self.nics_per_node} without an inter link: give inter=Link(...) and node_size")
+        if self.flops is not None and not self.flops > 0:
+            raise ValueError(f"flops={self.flops!r}: must be operations per second, more than 0, or None")
+
+    def node(self, rank):
+        """The node that `rank` sits on, from 0."""
+        return rank // self.node_size if self.node_size else 0
+
+    def crosses(self, src, dst):
+        """Whether a message from rank `src` to rank `dst` leaves its node."""
+        return self.node(src) != self.node(dst)
+
+    def link(self, src, dst):
+        """The `Link` that a message from rank `src` to rank `dst` takes."""
+        return self.inter if self.crosses(src, dst) else self.intra
+
+
+class Port:
+    """When one end of a link is busy: intervals of virtual time, in order, that do not overlap."""
+
+    REMEMBERED = 512                       # older intervals are forgotten: time before them then counts as busy
+
+    def __init__(self):
+        self.starts, self.ends = [], []
+        self.horizon = 0.0
+
+    def free_at(self, earliest, duration):
+        """The first time from `earliest` on at which the port is free for `duration` seconds."""
+        if not duration:
+            return earliest
+        start = max(earliest, self.horizon)
+        for k in range(bisect_right(self.ends, start), len(self.ends)):
+            if start + duration <= self.starts[k]:
+                break
+            start = self.ends[k]
+        return start
+
+    def reserve(self, earliest, duration):
+        """Occupy the port for `duration` seconds from the first free time on; returns that time."""
+        start = self.free_at(earliest, duration)
+        if not duration:
+            return start
+        starts, ends = self.starts, self.ends
+        if ends and ends[-1] == start:     # the usual case: right behind the last message
+            ends[-1] = start + duration
+            return start
+        k = bisect_right(starts, start)
+        starts.insert(k, start)
+        ends.insert(k, start + duration)
+        if len(ends) > self.REMEMBERED:
+            self.horizon = ends.pop(0)
+            starts.pop(0)
+        return start
+
+
+class Ports:
+    """All ports of a network that carry messages one way (out, or in)."""
+
+    def __init__(self, network):
+        self.network = network
+        self.intra, self.inter = {}, {}
+
+    def choices(self, rank, crosses):
+        """The ports that a message of `rank` may take: one, or the NICs that its node shares."""
+        if not crosses:
+            return self.intra.get(rank) or self.intra.setdefault(rank, [Port()])
+        shared = self.network.nics_per_node
+        owner = rank if shared is None else self.network.node(rank)
+        return self.inter.get(owner) or self.inter.setdefault(owner, [Port() for _ in range(shared or 1)])
+
+    def reserve(self, rank, crosses, earliest, duration):
+        """Occupy the port that is free first; returns when."""
+        ports = self.choices(rank, crosses)
+        port = ports[0] if len(ports) == 1 else min(ports, key=lambda p: p.free_at(earliest, duration))
+        return port.reserve(earliest, duration)

@@ -1,0 +1,159 @@
+"""Tensor parallelism equals the single device: values, both gradients, and the bytes that the formula states."""
+
+import numpy as np
+import pytest
+from backends import device_array
+from numpy.testing import assert_array_equal
+
+from refimpl import Ledger, run
+from refimpl.arrays import to_host
+from refimpl.cost import traffic
+from refimpl.model import layers, mlp
+from refimpl.parallel import tensor
+from refimpl.testing import assert_sharded_equal
+
+RANKS = [1, 2, 3, 4]
+ROWS, INPUTS, OUTPUTS = 5, 7, 6                        # no size divides by 2, 3 and 4
+
+
+def random(rng, *shape, dtype="float64"):
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def linear_inputs(xp, dtype, rows, inputs, outputs, bias=True):
+    rng = np.random.default_rng(0)
+    shapes = {"x": (*rows, inputs), "w": (inputs, outputs), "dy": (*rows, outputs)}
+    arrays = {name: device_array(xp, random(rng, *shape, dtype=dtype)) for name, shape in shapes.items()}
+    return arrays | {"b": device_array(xp, random(rng, outputs, dtype=dtype)) if bias else None}
+
+
+def linear_reference(x, w, b, dy):
+    y, saved = layers.linear(x, w, b)
+    dx, dw, db = layers.linear_backward(dy, saved)
+    return {"y": y, "dx": dx, "dw": dw} | ({} if b is None else {"db": db})
+
+
+def on_ranks(forward, backward):
+    def program(comm, x, w, b, dy):
+        with comm.phase("forward"):
+            y, saved = forward(x, w, b, comm)
+        with comm.phase("backward"):
+            dx, dw, db = backward(dy, saved)
+        return {"y": y, "dx": dx, "dw": dw} | ({} if b is None else {"db": db})
+
+    return program
+
+
+LINEAR = [("float64", True, (ROWS,)), ("float64", False, (2, 3)), ("float32", True, (2, 3)), ("float64", True, (0,))]
+COLUMN = {"x": "replicated", "w": 1, "b": 0, "dy": -1, "y": -1}
+ROW = {"x": -1, "w": 0, "b": "replicated", "dy": "replicated", "y": "replicated"}
+
+
+@pytest.mark.parametrize("P", RANKS)
+@pytest.mark.parametrize("dtype, bias, rows", LINEAR)
+def test_column_parallel_equals_linear_and_sends_one_all_reduce_backward(P, world, xp, dtype, bias, rows):
+    inputs = linear_inputs(xp, dtype, rows, INPUTS, OUTPUTS, bias)
+    n, item = int(np.prod(rows)) * INPUTS, np.dtype(dtype).itemsize
+    assert_sharded_equal(on_ranks(tensor.column_parallel, tensor.column_parallel_backward), linear_reference, inputs,
+                         ranks=(P,), shard=COLUMN, traffic={
+                             "forward": lambda P, rank: 0,
+                             "backward": lambda P, rank: item * traffic.ring_all_reduce(n, P, rank)})
+
+
+@pytest.mark.parametrize("P", RANKS)
+@pytest.mark.parametrize("dtype, bias, rows", LINEAR)
+def test_row_parallel_equals_linear_and_sends_one_all_reduce_forward(P, world, xp, dtype, bias, rows):
+    inputs = linear_inputs(xp, dtype, rows, INPUTS, OUTPUTS, bias)
+    n, item = int(np.prod(rows)) * OUTPUTS, np.dtype(dtype).itemsize
+    assert_sharded_equal(on_ranks(tensor.row_parallel, tensor.row_parallel_backward), linear_reference, inputs,
+                         ranks=(P,), shard=ROW, traffic={
+                             "forward": lambda P, rank: item * traffic.ring_all_reduce(n, P, rank),
+                             "backward": lambda P, rank: 0})
+
+
+@pytest.mark.parametrize("P", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("dtype, activation, hidden", [       # hidden: divides, does not, fewer features than ranks
+    ("float64", "gelu", 8), ("float64", "relu", 5), ("float64", "gelu", 2), ("float32", "gelu", 5)])
+def test_mlp_equals_the_single_device_and_sends_one_all_reduce_each_way(P, world, xp, dtype, activation, hidden):
+    rng = np.random.default_rng(1)
+    host = mlp.init(rng, INPUTS, hidden, OUTPUTS, dtype=dtype)
+    host["b1"] += random(rng, hidden, dtype=dtype)
+    host["b2"] += random(rng, OUTPUTS, dtype=dtype)
+    host |= {"x": random(rng, ROWS, INPUTS, dtype=dtype), "dy": random(rng, ROWS, OUTPUTS, dtype=dtype)}
+
+    def reference(x, dy, **parameters):
+        y, saved = mlp.forward(x, parameters, activation)
+        dx, gradients = mlp.backward(dy, saved)
+        return {"y": y, "dx": dx} | {f"d{name}": g for name, g in gradients.items()}
+
+    def program(comm, x, dy, **parameters):
+        with comm.phase("forward"):
+            y, saved = tensor.mlp_forward(x, parameters, comm, activation)
+        with comm.phase("backward"):
+            dx, gradients = tensor.mlp_backward(dy, saved)
+        return {"y": y, "dx": dx} | {f"d{name}": g for name, g in gradients.items()}
+
+    item = np.dtype(dtype).itemsize
+    formula = lambda phase: lambda P, rank: item * traffic.tensor_parallel_mlp(ROWS, INPUTS, OUTPUTS, P, rank)[phase]
+    assert_sharded_equal(
+        program, reference, {name: device_array(xp, a) for name, a in host.items()}, ranks=(P,),
+        shard={"x": "replicated", "dy": "replicated", "y": "replicated", "w1": 1, "b1": 0, "w2": 0, "b2": "replicated"},
+        traffic={"forward": formula("forward"), "backward": formula("backward")})
+
+
+@pytest.mark.parametrize("P", [1, 2, 3, 4])
+def test_shard_mlp_cuts_so_that_the_shards_join_to_the_whole(P):
+    parameters = mlp.init(np.random.default_rng(0), 3, 5, 4)
+    shards = [tensor.shard_mlp(parameters, rank, P) for rank in range(P)]
+    for name, axis in {"w1": 1, "b1": 0, "w2": 0}.items():
+        assert_array_equal(np.concatenate([s[name] for s in shards], axis), parameters[name])
+    for shard in shards:
+        assert_array_equal(shard["b2"], parameters["b2"])
+        assert not any(np.shares_memory(shard[name], parameters[name]) for name in shard)
+
+
+@pytest.mark.parametrize("split", ["column", "row"])
+@pytest.mark.parametrize("P", [1, 3])
+def test_split_backward_gives_the_same_bits_as_the_composed_one_and_its_second_half_sends_nothing(split, P):
+    """Zero-bubble schedules put the weight half anywhere: it must not wait for other ranks."""
+    forward, whole, first, second = (getattr(tensor, f"{split}_parallel{part}") for part in
+                                     ("", "_backward", "_backward_input", "_backward_weight"))
+    rng = np.random.default_rng(2)
+    x, w, b, dy = random(rng, 4, 6), random(rng, 6, 5), random(rng, 5), random(rng, 4, 5)
+
+    def program(comm):
+        _, saved = forward(x, w, b, comm)
+        dx, pending = first(dy, saved)
+        with comm.phase("weight"):
+            dw, db = second(pending)
+        return (dx, dw, db), whole(dy, forward(x, w, b, comm)[1])
+
+    log = Ledger()
+    for mine, theirs in run(program, P, ledger=log):
+        for a, b_ in zip(mine, theirs, strict=True):
+            assert_array_equal(a, b_)
+    assert log.messages(phase="weight") == 0
+
+
+@pytest.mark.parametrize("P", [2])
+def test_A09_the_row_parallel_bias_is_added_once(P, world, xp):
+    """huggingface/text-generation-inference #1036: added on every rank it counts P times; so would its gradient."""
+    inputs = {name: device_array(xp, np.array(a, "float64")) for name, a in {
+        "x": [[1, 2, 3, 4], [2, 0, 1, 1]], "w": np.arange(12).reshape(4, 3), "b": [100, 200, 300],
+        "dy": [[1, 2, 3], [4, 5, 6]]}.items()}
+    expected = {"y": np.array([[160.0, 270, 380], [115, 219, 323]]), "db": np.array([5.0, 7, 9])}
+
+    def program(comm, x, w, b, dy):
+        y, saved = tensor.row_parallel(x, w, b, comm)
+        return {"y": y, "db": tensor.row_parallel_backward(dy, saved)[2]}
+
+    assert_sharded_equal(program, lambda **_: expected, inputs, ranks=(P,), shard=ROW)
+    results = run(lambda comm: to_host(program(comm, inputs["x"][:, 2 * comm.rank:2 * comm.rank + 2],
+                                               inputs["w"][2 * comm.rank:2 * comm.rank + 2], inputs["b"], inputs["dy"])["y"]), P)
+    for y in results:
+        assert_array_equal(y, expected["y"])             # integers: exact
+
+
+def test_shard_mlp_names_a_rank_that_is_none():
+    with pytest.raises(ValueError, match="rank=4 of size=4: expected 0 to 3"):
+        tensor.shard_mlp(mlp.init(np.random.default_rng(0), 2, 4), 4, 4)
