@@ -14,8 +14,8 @@ import operator
 from difflib import get_close_matches
 
 from refimpl.arrays import array_namespace
-from refimpl.collectives import all_to_all as pairwise
 from refimpl.collectives import doubling, native, ring, tree
+from refimpl.collectives.all_to_all import all_to_all as exchange
 from refimpl.collectives.reduction import check_op
 from refimpl.world.communicator import payload
 
@@ -90,7 +90,7 @@ def all_to_all(parts, comm):
     if len(dtypes) > 1:
         raise ValueError(f"the parts of an all_to_all have dtypes {', '.join(dtypes)}: make them one, with astype")
     with comm.collective("all_to_all", dtype=dtypes[0]):
-        return pairwise.all_to_all(parts, comm)
+        return exchange(parts, comm)
 
 
 def broadcast(x, comm, root=0):

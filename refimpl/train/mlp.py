@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from refimpl.arrays import to_host
 from refimpl.cost import traffic
 from refimpl.model import mlp, text
 from refimpl.model.layers import one_hot
@@ -94,12 +95,13 @@ def _train(setup, data, parameters, forward, backward, on_step):
         _, gradients = backward(softmax_cross_entropy_backward(1.0, saved_loss), saved)
         for name, gradient in gradients.items():
             parameters[name] -= setup.rate * gradient
-        history.losses.append(float(loss))
+        loss = float(to_host(loss))
+        history.losses.append(loss)
         if step in (0, setup.steps - 1):
             history.gradients[step] = gradients
             history.weights[step] = {name: p.copy() for name, p in parameters.items()}
         if on_step:
-            on_step(float(loss))
+            on_step(loss)
     return history
 
 

@@ -20,9 +20,8 @@ class Mesh:
             raise ValueError(f"{layout} needs {layout.world} ranks, but {comm.name} has {comm.size}")
         self.comm, self.layout = comm, layout
         for axis in AXES:
-            groups = layout.groups(axis)
-            color = next(k for k, ranks in enumerate(groups) if comm.rank in ranks)
-            setattr(self, axis, comm.split(color, groups[color].index(comm.rank), name=axis))
+            group = layout.group(axis, comm.rank)
+            setattr(self, axis, comm.split(group[0], group.index(comm.rank), name=axis))
 
     def __repr__(self):
         return f"<rank {self.comm.rank} of {self.layout}>"
