@@ -31,10 +31,8 @@ def complaints(notebook, name, folder):
     found = []
     for number, cell in enumerate(notebook.cells):
         for output in cell.get("outputs", []):
-            # An exception in a button's callback is only logged: it shows as a traceback on stderr.
-            if output.output_type == "error" or "Traceback (most recent call last)" in output.get("text", ""):
-                trace = "\n".join(output.get("traceback", [output.get("text", "")]))
-                found.append(f"{name}, cell {number} ({cell.id}):\n\n{cell.source}\n\n{plain(trace)}")
+            if output.output_type == "error":
+                found.append(f"{name}, cell {number} ({cell.id}):\n\n{cell.source}\n\n{trace(output)}")
     if failed and not found:
         found.append(f"{name}: {failed}")
     # An exception in the callback of `interact` goes into the widget's own output, and the cell succeeds.
@@ -42,13 +40,13 @@ def complaints(notebook, name, folder):
     for model in widgets.get("state", {}).values():
         for output in model["state"].get("outputs", []):
             if output["output_type"] == "error":
-                found.append(f"{name}, inside a widget:\n\n{plain(chr(10).join(output['traceback']))}")
+                found.append(f"{name}, inside a widget:\n\n{trace(output)}")
     return found
 
 
-def plain(text):
-    """Without the terminal's colours."""
-    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+def trace(output):
+    """An error's traceback without the terminal's colours."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(output["traceback"]))
 
 
 @pytest.fixture

@@ -87,7 +87,7 @@ def test_a_newer_python_on_the_path_is_named_if_it_runs(start, monkeypatch, tmp_
 def test_an_old_python_stops_before_anything_is_made(start):
     simulated = f"import runpy, sys; sys.version_info = (3, 8, 1); runpy.run_path({str(start.ROOT / 'start.py')!r}, " \
                 "run_name='__main__')"
-    run = subprocess.run([sys.executable, "-c", simulated], capture_output=True, text=True)
+    run = subprocess.run([sys.executable, "-c", simulated], capture_output=True, text=True, timeout=60)
     assert run.returncode == 1 and "this is 3.8.1" in run.stderr and "Traceback" not in run.stderr
     assert not start.VENV.exists()
 

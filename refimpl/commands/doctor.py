@@ -96,10 +96,12 @@ def as_text(checks, width):
 # -- the library's own ground -------------------------------------------------------------------------------------
 
 def python():
+    """This Python. An older one would not have come this far."""
     return [Check("Python", "ok", f"{platform.python_version()}, {sys.executable}")]
 
 
 def numpy_():
+    """NumPy 2 or newer: the operators use names that came with it."""
     import numpy
     if int(numpy.__version__.split(".")[0]) < 2:
         return [Check("NumPy", "broken", numpy.__version__, f"{PIP} 'numpy>=2'")]
@@ -125,6 +127,7 @@ def blas():
 
 
 def greenlet():
+    """The library that the local world switches ranks with, tried on one switch."""
     try:
         import greenlet
         if greenlet.greenlet(lambda: "switched").switch() != "switched":
@@ -158,7 +161,8 @@ def mpi():
         return [no_mpi("MPI library", trouble, install)]
     library, aware, source = answer
     bindings = importlib.metadata.version("mpi4py")
-    found = f"{library.splitlines()[0].split(', package')[0]}, mpi4py {bindings}"
+    name = " ".join(library.splitlines()[0].split(", package")[0].split())
+    found = f"{name}, mpi4py {bindings}"
     return [Check("MPI library", "ok", found), device_path(aware, source)]
 
 
@@ -237,6 +241,7 @@ def gpu():
 # -- the course and its tests ---------------------------------------------------------------------------------------
 
 def jupyterlab():
+    """The packages that a lesson needs, by what is installed: importing them takes a second."""
     versions = []
     for package in ("jupyterlab", "ipywidgets", "ipykernel"):
         try:
@@ -295,9 +300,11 @@ def probe(code, environment=None):
 
 
 def last_line(text):
+    """The last line of text with more in it than spaces and dashes, or ""."""
     lines = [line.strip() for line in text.splitlines() if line.strip(" -\t")]
     return lines[-1] if lines else ""
 
 
 def one_line(error):
+    """An exception as `Type: first line of its message`."""
     return f"{type(error).__name__}: {error}".splitlines()[0]

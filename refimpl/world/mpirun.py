@@ -81,14 +81,17 @@ def mpirun_environment(timeout=None):
     return defaults | os.environ
 
 
-def start_job(n, arguments, timeout=None, **options):
-    """Start n ranks of `python -m mpi4py *arguments`; returns the Popen of mpirun. options go to Popen.
+def start_job(n, arguments, timeout=None, environment=None, **options):
+    """Start n ranks of `python -m mpi4py *arguments`; returns the Popen of mpirun.
 
+    timeout        seconds after which the job is ended (None: never)
+    environment    variables for the ranks, on top of mpirun_environment's
+    options        go to Popen: stdout, text and the like
     The job gets a session of its own, so that a Ctrl-C in the terminal reaches us alone, and end_job finds its ranks.
     ValueError as for mpirun_command.
     """
     command = [*mpirun_command(n), sys.executable, "-m", "mpi4py", *arguments]
-    return subprocess.Popen(command, env=mpirun_environment(timeout), stdin=subprocess.DEVNULL,
+    return subprocess.Popen(command, env=mpirun_environment(timeout) | (environment or {}), stdin=subprocess.DEVNULL,
                             start_new_session=True, **options)
 
 

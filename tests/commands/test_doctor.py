@@ -110,9 +110,10 @@ def test_it_says_which_way_device_arrays_take(monkeypatch, chosen, status, words
 @pytest.mark.parametrize("script, words", [
     ("echo 1; echo 1", "alone"),                                    # of another make than the library
     ("echo no such network >&2; exit 3", "status 3: no such network"),
-    ("sleep 60", "did not answer"),
+    ("echo $$ > pid; exec sleep 60", "did not answer"),
 ])
 def test_an_mpirun_that_does_not_work(monkeypatch, tmp_path, script, words):
+    monkeypatch.chdir(tmp_path)
     stand_in = tmp_path / "mpirun"
     stand_in.write_text(f"#!/bin/sh\n{script}\n")
     stand_in.chmod(0o755)
@@ -121,6 +122,9 @@ def test_an_mpirun_that_does_not_work(monkeypatch, tmp_path, script, words):
     monkeypatch.setattr(doctor, "PATIENCE", 20.0 if "sleep" not in script else 0.3)
     [check] = doctor.mpirun()
     assert check.status == "broken" and words in check.found and check.advice
+    if "sleep" in script:                           # and nothing is left running
+        with pytest.raises(ProcessLookupError):
+            os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
 def test_no_mpirun_at_all(monkeypatch):

@@ -46,9 +46,10 @@ def test_on_the_command_line_they_are_one_line_and_status_2():
 def test_show_prints_a_line_for_the_shell_and_starts_nothing(capsys, monkeypatch):
     monkeypatch.setattr(subprocess, "Popen", None)
     monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    monkeypatch.setenv("SET_ALREADY", "yes")
     assert launch.main(parse("-n", "4", "--show", "demo", "mlp", "--text", "my file")) == 0
     shown = capsys.readouterr().out
-    assert "OPENBLAS_NUM_THREADS=1 \\\n" in shown
+    assert "OPENBLAS_NUM_THREADS=1 \\\n" in shown and "SET_ALREADY" not in shown
     assert shown.endswith(f"-n 4 {sys.executable} -m mpi4py -m refimpl demo mlp --text 'my file'\n")
 
 

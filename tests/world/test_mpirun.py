@@ -111,15 +111,17 @@ RANK = "from mpi4py import MPI; import os, sys, time; rank, size = MPI.COMM_WORL
 SPIN = RANK + "print(os.getpid(), flush=True)\nwhile True: sum(range(1000))"
 
 
-def start(n, code, timeout=None):
-    return mpirun.start_job(n, ["-c", RANK + code], timeout, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def start(n, code, **options):
+    pipe = subprocess.PIPE
+    return mpirun.start_job(n, ["-c", RANK + code], stdout=pipe, stderr=pipe, text=True, **options)
 
 
 @posix
 def test_more_ranks_than_cores_find_each_other():
     n = os.cpu_count() + 1
-    output, errors = start(n, "sys.stdout.write(f'{rank}/{size} ')").communicate(timeout=60)
-    assert sorted(output.split()) == sorted(f"{rank}/{n}" for rank in range(n)), errors
+    job = start(n, "sys.stdout.write(f'{rank}/{size}/{os.environ[\"SAID\"]} ')", environment={"SAID": "this"})
+    output, errors = job.communicate(timeout=60)
+    assert sorted(output.split()) == sorted(f"{rank}/{n}/this" for rank in range(n)), errors
 
 
 @posix
