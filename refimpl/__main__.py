@@ -4,21 +4,40 @@ import argparse
 import importlib
 import pkgutil
 import sys
+from difflib import get_close_matches
 
 from refimpl import __version__, commands
 from refimpl.world.launch import is_root
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, and said once, not by every rank."""
+
+    def error(self, message):
+        """Say what is wrong and where the help is; exit status 2."""
+        if is_root():
+            print(f"error: {message} (help: {self.prog} --help)", file=sys.stderr)
+        sys.exit(2)
+
+
 def main(argv=None):
     """Run one command; returns its exit status: 0 fine, 1 a check failed, 2 wrong input, 130 interrupted."""
-    parser = argparse.ArgumentParser(prog="refimpl", description="Distributed training in NumPy, proven by running it.")
+    argv = sys.argv[1:] if argv is None else argv
+    parser = Parser(prog="python -m refimpl", description="Distributed training in NumPy, proven by running it.")
     parser.add_argument("--version", action="version", version=f"refimpl {__version__}")
-    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    verbs = parser.add_subparsers(metavar="VERB", title="verbs", required=True)
     for module in sorted(m.name for m in pkgutil.iter_modules(commands.__path__)):
         command = importlib.import_module(f"refimpl.commands.{module}")
         verb = verbs.add_parser(module.replace("_", "-"), help=command.HELP, description=command.HELP)
         command.add_arguments(verb)
         verb.set_defaults(command=command.main)
+    if not argv:
+        parser.print_help(sys.stderr)
+        return 2
+    if argv[0] not in verbs.choices and not argv[0].startswith("-"):
+        near = get_close_matches(argv[0], verbs.choices, n=1, cutoff=0.5)
+        hint = f"perhaps {near[0]!r}?" if near else f"one of {', '.join(verbs.choices)}"
+        parser.error(f"there is no verb {argv[0]!r}: {hint}")
     args = parser.parse_args(argv)
     try:
         return args.command(args)
@@ -26,6 +45,9 @@ def main(argv=None):
         from_a_rank = getattr(error, "__notes__", [])
         if is_root() or from_a_rank:                  # what every rank found alike is said once
             print(" ".join(["error:", str(error), *from_a_rank]), file=sys.stderr)
+        return 2
+    except MemoryError as error:
+        print(f"error: there is not enough memory: {error}; try smaller sizes", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

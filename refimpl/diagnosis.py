@@ -10,26 +10,40 @@ import numpy as np
 CLOSE = 1e-3                              # relative; causes are told apart by far more
 
 
-def likely_cause(actual, expected, rank, whole):
+def likely_cause(actual, expected, rank, whole, size=None):
     """A sentence that names the likely cause, beginning with a newline; "" when the numbers do not tell.
 
-    actual, expected    each rank's array, and what it should have been      rank    the one that is wrong
+    actual, expected    each rank's array, and what it should have been (of a sum over ranks: that one alone)
+    rank                the one that is wrong
     whole               the whole tensor
+    size                number of ranks, where it is not that of the arrays
     """
-    size = len(actual)
+    if any(x.dtype.kind not in "biufc" for x in (*actual, *expected, whole)):
+        return ""
+    actual, expected, whole = [wide(x) for x in actual], [wide(x) for x in expected], wide(whole)
+    size = size or len(actual)
     mine, part = actual[rank], expected[rank]
-    for found in (not_finite, wrong_shape, addends, factor, same_in_every_row, elsewhere):
-        sentence = found(actual, expected, mine, part, whole, rank, size)
-        if sentence:
-            return f"\n  likely: {sentence}"
-    wrong = [r for r in range(size) if not close(actual[r], expected[r])]
-    return f"\n  wrong on rank{'s' * (len(wrong) > 1)} {', '.join(map(str, wrong))} of {size}" if wrong else ""
+    with np.errstate(all="ignore"):       # wrong numbers may be any
+        for found in (not_finite, wrong_shape, addends, factor, same_in_every_row, elsewhere, nearly):
+            sentence = found(actual, expected, mine, part, whole, rank, size)
+            if sentence:
+                return f"\n  likely: {sentence}"
+        wrong = [r for r in range(len(actual)) if not close(actual[r], expected[r])]
+    if not wrong or len(actual) < size:
+        return ""
+    return f"\n  wrong on rank{'s' * (len(wrong) > 1)} {', '.join(map(str, wrong))} of {size}"
+
+
+def wide(x):
+    """x in float64, or complex128: room for sums and products."""
+    return np.asarray(x, np.result_type(x, np.float64))
 
 
 def not_finite(actual, expected, mine, part, whole, rank, size):
     """NaN or infinity where numbers should be."""
-    if mine.dtype.kind in "fc" and not np.isfinite(mine).all() and np.isfinite(part).all():
-        return f"{np.count_nonzero(~np.isfinite(mine))} of {mine.size} elements are not finite: a division by 0, or memory never written"
+    if not np.isfinite(mine).all() and np.isfinite(part).all():
+        bad = np.count_nonzero(~np.isfinite(mine))
+        return f"{bad} of {mine.size} elements are not finite: a division by 0, or memory never written"
 
 
 def wrong_shape(actual, expected, mine, part, whole, rank, size):
@@ -40,36 +54,42 @@ def wrong_shape(actual, expected, mine, part, whole, rank, size):
         return "the whole tensor where the rank's own slice is wanted: a slice or a reduce-scatter is missing"
     if mine.ndim == part.ndim and mine.shape[::-1] == part.shape:
         return "transposed"
-    if part.shape == whole.shape and mine.ndim == whole.ndim and sum(m != w for m, w in zip(mine.shape, whole.shape, strict=True)) == 1:
-        return "a slice where the whole tensor is wanted: an all-gather is missing"
+    differ = [k for k in range(mine.ndim) if mine.shape[k] != part.shape[k]] if mine.ndim == part.ndim else []
+    if len(differ) == 1 and part.shape == whole.shape:
+        axis = differ[0]
+        if mine.shape[axis] < part.shape[axis]:
+            return f"a slice of axis {axis} where the whole tensor is wanted: an all-gather is missing"
+        if mine.shape[axis] == size * part.shape[axis]:
+            return f"the ranks' arrays side by side along axis {axis}: an all-gather where an all-reduce belongs"
     return None
 
 
 def addends(actual, expected, mine, part, whole, rank, size):
-    """The ranks' arrays sum to the truth."""
-    if size > 1 and mine.shape == part.shape == whole.shape and all(a.shape == mine.shape for a in actual):
-        if close(sum(actual[1:], actual[0]), part):
+    """The ranks' arrays sum to the truth, and are not the same one P times."""
+    if len(actual) > 1 and part.shape == whole.shape and all(a.shape == part.shape for a in actual):
+        if close(sum(actual[1:], actual[0]), part) and not all(close(a, mine) for a in actual):
             return "missing all-reduce: the ranks' arrays add up to the right one"
 
 
 def factor(actual, expected, mine, part, whole, rank, size):
     """Everything is a simple multiple of the truth."""
-    if mine.shape != part.shape or not np.any(part) or mine.dtype.kind not in "fciu":
+    if mine.shape != part.shape or not np.any(part):
         return None
     c = float(np.real(np.vdot(part, mine) / np.vdot(part, part)))
-    if abs(c) < CLOSE or not close(mine, c * part):
+    if abs(c) < CLOSE or abs(c - 1) < CLOSE or not close(mine, c * part):
         return None
-    for n, why in ((size, f"the {size} ranks"), (size**2, f"the {size} ranks, twice"), (2, "something")):
+    for n, where in ((size, f"on each of {size} ranks"), (size**2, f"on each of {size} ranks, twice"), (2, "twice")):
         if n > 1 and abs(c - n) < CLOSE * n:
-            return f"{n} times too large: {why} counted where it should count once (an all-reduce too many, or a mean forgotten)"
+            return (f"{n} times too large: counted {where}, where once is right "
+                    "(an all-reduce too many, or a mean forgotten)")
         if n > 1 and abs(c * n - 1) < CLOSE:
-            return f"{n} times too small: averaged over {why} once too often, or reduced too rarely"
+            return f"{n} times too small: a mean taken once too often, or a sum once too rarely"
     return "sign wrong" if abs(c + 1) < CLOSE else f"{c:.4g} times what it should be"
 
 
 def same_in_every_row(actual, expected, mine, part, whole, rank, size):
     """Every row is off by the same amount: a bias."""
-    if mine.shape == part.shape and mine.ndim >= 2 and mine.dtype.kind in "fc" and np.prod(mine.shape[:-1]) > 1:
+    if mine.shape == part.shape and mine.ndim >= 2 and np.prod(mine.shape[:-1]) > 1:
         rows = (mine - part).reshape(-1, mine.shape[-1])
         if np.any(rows[0]) and close(rows, np.broadcast_to(rows[0], rows.shape)):
             return "every row is off by the same amount: a bias added on every rank before the sum, or not at all"
@@ -84,9 +104,12 @@ def elsewhere(actual, expected, mine, part, whole, rank, size):
         return "transposed"
 
 
+def nearly(actual, expected, mine, part, whole, rank, size):
+    """Right to some digits only."""
+    if close(mine, part):
+        return "right to some digits: computed in a lower precision somewhere, or a small term left out"
+
+
 def close(a, b):
     """Equal up to CLOSE, in the norm."""
-    if a.shape != b.shape or a.dtype.kind not in "fciu":
-        return False
-    a, b = (np.asarray(x, np.result_type(x, np.float64)) for x in (a, b))
-    return bool(np.linalg.norm((a - b).ravel()) <= CLOSE * np.linalg.norm(b.ravel()))
+    return a.shape == b.shape and bool(np.linalg.norm((a - b).ravel()) <= CLOSE * np.linalg.norm(b.ravel()))

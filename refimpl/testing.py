@@ -12,11 +12,13 @@ are wrong here: a sum in another order moves small elements by much. The second 
 truth, like that of a softmax attention's key bias.
 """
 
+import math
+
 import numpy as np
 
 from refimpl.arrays import to_host
 from refimpl.collectives import bounds
-from refimpl.diagnosis import likely_cause
+from refimpl.diagnosis import likely_cause, wide
 from refimpl.measure.ledger import Ledger
 from refimpl.world import run
 
@@ -36,7 +38,7 @@ def assert_sharded_equal(program, reference, inputs, ranks=(1, 2, 3, 4), shard=N
     reference     reference(**inputs) -> dict of the whole arrays by the same names; it is given NumPy arrays
     inputs        whole arrays by name, NumPy or of a device (then the program gets device arrays); anything else (None,
                   a number, a string) is handed on as it is
-    ranks         sizes of the world to try; under mpirun only the size of the job
+    ranks         sizes of the world to try, or one; under mpirun only the size of the job
     shard         how each array is cut: an axis (chunk r of n is [n*r//P, n*(r+1)//P)), "replicated" (whole on every
                   rank) or "partial" (the ranks' arrays add up to it); a gradient is cut like its input unless named
     gradients     the program must return at least one gradient; False: it has none
@@ -47,23 +49,31 @@ def assert_sharded_equal(program, reference, inputs, ranks=(1, 2, 3, 4), shard=N
 
     AssertionError that names the tensor, the rank, its slice and the likely cause; ValueError for a wrong call.
     """
-    shard = dict(shard or {})
+    shard, sizes = dict(shard or {}), [ranks] if isinstance(ranks, int) else list(ranks)
+    if not sizes:
+        raise ValueError(f"ranks={ranks!r}: give at least one number of ranks to try, such as (1, 2, 3, 4)")
     arrays = {name: x for name, x in inputs.items() if hasattr(x, "dtype")}
-    expected = {name: np.asarray(x) for name, x in
-                reference(**{name: to_host(x) if name in arrays else x for name, x in inputs.items()}).items()}
+    whole = reference(**{name: to_host(x).copy() if name in arrays else x for name, x in inputs.items()})
+    if not isinstance(whole, dict) or not whole:
+        raise ValueError(f"reference returned {described(whole)}: expected a dict of whole arrays by name")
+    expected = {name: np.asarray(x) for name, x in whole.items()}
     names = gradient_names(arrays, expected)
     if gradients and not names:
-        raise ValueError(f"reference returns no gradient (it returns {', '.join(expected)}): compare d + an input's name, "
-                         "or say gradients=False")
+        raise ValueError(f"reference returns no gradient (it returns {', '.join(expected)}): "
+                         "compare d + an input's name, or say gradients=False")
     for name in [*arrays, *expected]:
         how = shard.setdefault(name, shard.get(name[1:]) if name in names else None)
         shard[name] = checked_cut(name, how, (arrays if name in arrays else expected)[name].ndim)
-    for size in ranks:
+    for size in sizes:
         log = Ledger()
 
         def on_rank(comm, size=size):
             local = {name: cut(x, shard[name], comm.rank, size) if name in arrays else x for name, x in inputs.items()}
-            return {name: to_host(y) if hasattr(y, "dtype") else np.asarray(y) for name, y in program(comm, **local).items()}
+            returned = program(comm, **local)
+            if not isinstance(returned, dict):
+                raise AssertionError(f"program returned {described(returned)}: expected a dict of arrays by name: "
+                                     + ", ".join(expected))
+            return {name: to_host(y) if hasattr(y, "dtype") else np.asarray(y) for name, y in returned.items()}
 
         results = run(on_rank, size, ledger=log, rendezvous=rendezvous)
         compare(results, expected, shard, names, tolerance)
@@ -74,18 +84,24 @@ def assert_sharded_equal(program, reference, inputs, ranks=(1, 2, 3, 4), shard=N
 
 
 def compare(results, expected, shard, gradients=(), tolerance=None):
-    """Compare the ranks' arrays with the whole ones: AssertionError for the first that differs.
+    """Compare the ranks' arrays with the whole ones, gradients last: AssertionError for the first that differs.
 
     results      per rank a dict of arrays by name      expected    dict of whole arrays      shard    how they are cut
     gradients    names that are gradients (their tolerance is wider, and they are measured among themselves)
     """
     size = len(results)
-    norms = {kind: norm_of_all(b for name, b in expected.items() if (name in gradients) == kind) for kind in (False, True)}
-    for name, whole in expected.items():
-        how = shard[name]
-        for rank, result in enumerate(results):
-            if name not in result:
-                raise AssertionError(f"{name}: rank {rank} of {size} returned {', '.join(result) or 'nothing'}, but not {name}")
+    norms = [norm_of_all(b for name, b in expected.items() if (name in gradients) == kind) for kind in (False, True)]
+    for rank, result in enumerate(results):
+        if missing := [name for name in expected if name not in result]:
+            raise AssertionError(f"{missing[0]}: rank {rank} of {size} returned {', '.join(result) or 'nothing'}, "
+                                 f"but not {missing[0]}")
+        if extra := [name for name in result if name not in expected]:
+            raise AssertionError(f"{extra[0]}: rank {rank} of {size} returned it, and the reference did not: "
+                                 "it would go unchecked")
+    for name, whole in sorted(expected.items(), key=lambda item: item[0] in gradients):
+        how, hint = shard[name], ""
+        if name in gradients and len(gradients) < len(expected):
+            hint = "\n  the outputs are right: look at the backward"
         locals_ = [result[name] for result in results]
         if how == PARTIAL:
             locals_, parts = [sum(locals_[1:], locals_[0])], [whole]
@@ -93,14 +109,15 @@ def compare(results, expected, shard, gradients=(), tolerance=None):
             parts = [cut(whole, how, rank, size) for rank in range(size)]
         allowed = tolerance if tolerance is not None else default_tolerance(whole.dtype, name in gradients)
         for rank, (mine, part) in enumerate(zip(locals_, parts, strict=True)):
-            who = f"{name}, summed over {size} ranks," if how == PARTIAL else f"{name} of rank {rank} of {size}{words(how, whole, rank, size)}"
+            who = f"{name}{words(how, whole, rank, size)}"
             if mine.shape != part.shape or mine.dtype != part.dtype:
-                raise AssertionError(f"{who} has shape {mine.shape} and dtype {mine.dtype}, expected {part.shape} and {part.dtype}"
-                                     + likely_cause(locals_, parts, rank, whole))
+                raise AssertionError(f"{who} has shape {mine.shape} and dtype {mine.dtype}, "
+                                     f"expected {part.shape} and {part.dtype}"
+                                     + hint + likely_cause(locals_, parts, rank, whole, size))
             difference = relative_difference(mine, part, norms[name in gradients])
             if not difference <= allowed:
                 raise AssertionError(f"{who} is wrong: relative difference {difference:.2g}, allowed {allowed:g}"
-                                     + likely_cause(locals_, parts, rank, whole))
+                                     + hint + likely_cause(locals_, parts, rank, whole, size))
 
 
 def compare_traffic(ledger, size, traffic):
@@ -116,18 +133,34 @@ def compare_traffic(ledger, size, traffic):
 
 
 def relative_difference(actual, expected, norm_of_kind=0.0):
-    """||actual - expected|| / max(||expected||, 1e-3 norm_of_kind); 0 when both are zero, inf when one is not finite."""
-    actual, expected = (np.asarray(x, np.result_type(x, np.float64)) for x in (actual, expected))
-    if not (np.isfinite(actual).all() and np.isfinite(expected).all()):
-        return 0.0 if np.array_equal(actual, expected, equal_nan=True) else float("inf")
-    distance = float(np.linalg.norm((actual - expected).ravel()))
-    scale = max(float(np.linalg.norm(expected.ravel())), 1e-3 * norm_of_kind)
-    return 0.0 if distance == 0 else distance / scale if scale else float("inf")
+    """||actual - expected|| / max(||expected||, 1e-3 norm_of_kind), a number from 0 to inf.
+
+    Infinite elements must be the same ones, and are left out of the norms. NaN equals nothing: a comparison of NaN with
+    NaN gives inf, and fails. Integers that differ give more than 0, however large they are.
+    """
+    actual, expected = np.asarray(actual), np.asarray(expected)
+    if np.array_equal(actual, expected):
+        return 0.0
+    finite = np.isfinite(expected)
+    if not np.array_equal(finite, np.isfinite(actual)) or not np.array_equal(actual[~finite], expected[~finite]):
+        return float("inf")
+    with np.errstate(over="ignore"):
+        difference = wide(actual[finite]) - wide(expected[finite])
+    distance = (norm(difference) or 1e-300) if np.isfinite(difference).all() else float("inf")     # or: huge integers
+    scale = max(norm(expected), 1e-3 * norm_of_kind)
+    return distance / scale if scale else float("inf")
 
 
 def norm_of_all(tensors):
     """The norm of several arrays taken as one."""
-    return float(np.sqrt(sum(np.linalg.norm(np.asarray(x, np.result_type(x, np.float64)).ravel()) ** 2 for x in tensors)))
+    return math.hypot(*map(norm, tensors))
+
+
+def norm(x):
+    """The norm of the finite elements of x, of any size: squares may neither overflow nor vanish."""
+    x = np.abs(wide(x))
+    largest = float(np.max(x, where=np.isfinite(x), initial=0.0))
+    return largest * float(np.linalg.norm((x[np.isfinite(x)] / largest).ravel())) if largest else 0.0
 
 
 def default_tolerance(dtype, is_gradient):
@@ -161,9 +194,16 @@ def checked_cut(name, how, ndim):
     raise ValueError(f"shard[{name!r}] = {how!r}: say how {name} is cut: {axes}'replicated' or 'partial'")
 
 
+def described(value):
+    """What a function returned in place of a dict of arrays, in few words."""
+    return "an empty dict" if isinstance(value, dict) else "None" if value is None else f"a {type(value).__name__}"
+
+
 def words(how, whole, rank, size):
-    """Where a rank's part lies: " ([2:5] of axis 1)"."""
+    """Which part of a tensor it is about: " of rank 1 of 3 ([2:5] of axis 1)"."""
+    if how == PARTIAL:
+        return f", summed over {size} ranks,"
     if how == REPLICATED:
-        return ""
+        return f" of rank {rank} of {size}"
     b = bounds(whole.shape[how], size)
-    return f" ([{b[rank]}:{b[rank + 1]}] of axis {how})"
+    return f" of rank {rank} of {size} ([{b[rank]}:{b[rank + 1]}] of axis {how})"

@@ -4,5 +4,6 @@ from refimpl.collectives.calls import all_gather, all_reduce, all_to_all, broadc
 from refimpl.collectives.chunks import bounds, chunk_sizes
 
 __all__ = [
-    "all_gather", "all_reduce", "all_to_all", "bounds", "broadcast", "chunk_sizes", "gather", "reduce_scatter", "scatter",
+    "all_gather", "all_reduce", "all_to_all", "bounds", "broadcast", "chunk_sizes", "gather", "reduce_scatter",
+    "scatter",
 ]

@@ -19,7 +19,8 @@ from refimpl.collectives.all_to_all import all_to_all as exchange
 from refimpl.collectives.reduction import check_op
 from refimpl.world.communicator import payload
 
-ALL_REDUCE = {"ring": ring.all_reduce_, "doubling": doubling.all_reduce_, "native": native.all_reduce_, "auto": ring.all_reduce_}
+ALL_REDUCE = {
+    "ring": ring.all_reduce_, "doubling": doubling.all_reduce_, "native": native.all_reduce_, "auto": ring.all_reduce_}
 
 
 def all_reduce(x, comm, op="sum", algorithm="auto", out=None):
@@ -38,12 +39,12 @@ def all_reduce(x, comm, op="sum", algorithm="auto", out=None):
     if out is None:
         result = x.copy(order="C")
     else:
-        if tuple(out.shape) != tuple(x.shape) or out.dtype != x.dtype:
-            raise ValueError(f"out has shape {out.shape} and dtype {out.dtype}, x has {x.shape} and {x.dtype}: they must agree")
+        check_out(out, x)
         result = out if out.flags.c_contiguous else x.copy(order="C")
         if result is not x:
             result[...] = x
-    with comm.collective("all_reduce", bare=out is not None, op=op, algorithm=algorithm, dtype=x.dtype.str, shape=tuple(x.shape)):
+    with comm.collective("all_reduce", bare=out is not None, op=op, algorithm=algorithm, dtype=x.dtype.str,
+                         shape=tuple(x.shape)):
         ALL_REDUCE[algorithm](result.reshape(-1), comm, op)
     if out is not None and result is not out:
         out[...] = result
@@ -83,9 +84,14 @@ def all_to_all(parts, comm):
     parts    one array per rank, of any shapes, all of one dtype on all ranks (empty ones too)
     Sends every part but the rank's own, in P-1 messages (pairwise exchange).
     """
-    parts = [payload(p) for p in parts]
+    try:
+        parts = [payload(p) for p in parts]
+    except TypeError:
+        raise ValueError(f"parts={parts!r}: all_to_all takes a list of {comm.size} arrays, one for each rank") from None
     if len(parts) != comm.size:
-        raise ValueError(f"all_to_all was given {len(parts)} parts, but {comm.name} has {comm.size} ranks: one part for each, empty ones too")
+        raise ValueError(f"all_to_all was given {len(parts)} parts, but {comm.name} has {comm.size} ranks: "
+                         "one part for each, empty ones too")
+    check_library(*parts)
     dtypes = sorted({p.dtype.str for p in parts})
     if len(dtypes) > 1:
         raise ValueError(f"the parts of an all_to_all have dtypes {', '.join(dtypes)}: make them one, with astype")
@@ -125,19 +131,20 @@ def gather(x, comm, root=0, axis=0):
 def scatter(x, comm, root=0, axis=0):
     """Rank r's chunk of the root's x along `axis`: chunk k of n is [n*k//P, n*(k+1)//P).
 
-    x    array on the root, None elsewhere
+    x    array on the root, None elsewhere    axis    the same number on every rank: not 1 here and -1 there
     P-1 messages, over all ranks (tree).
     """
     root = checked_root(root, comm)
-    own = None if x is None else payload(x)
+    own = payload(x) if comm.rank == root and x is not None else None
     check_root_gives(own, root, comm, "scatter")
-    rows = front(own, checked_axis(axis, own)) if comm.rank == root else None
+    axis = checked_axis(axis)
+    rows = None if own is None else front(own, checked_axis(axis, own))
     length = None if rows is None else rows.shape[0]
     with comm.collective("scatter", root=root, axis=axis, length=length):
         return back(tree.scatter(rows, comm, root), axis).copy(order="C")
 
 
-# -- axes and arguments ---------------------------------------------------------------------------------------------------
+# -- axes and arguments -----------------------------------------------------------------------------------------------
 
 def front(x, axis):
     """View of x with `axis` first."""
@@ -159,12 +166,14 @@ def other_axes(x, axis):
     return tuple(x.shape[:axis]) + tuple(x.shape[axis + 1:])
 
 
-def checked_axis(axis, x):
-    """`axis` counted from the front; ValueError when x has no such axis."""
+def checked_axis(axis, x=None):
+    """`axis` counted from the front of x; ValueError when x has no such axis. Without x: any whole number, as it is."""
     try:
         number = operator.index(axis)
     except TypeError:
-        number = x.ndim
+        raise ValueError(f"axis={axis!r} is not an axis: give a whole number, such as 0") from None
+    if x is None:
+        return number
     if not -x.ndim <= number < x.ndim:
         hint = f"it has axes 0 to {x.ndim - 1}" if x.ndim else "it has none: reshape it to (1,)"
         raise ValueError(f"axis={axis!r} is not an axis of an array of shape {tuple(x.shape)}: {hint}")
@@ -185,11 +194,34 @@ def checked_root(root, comm):
 def check_root_gives(x, root, comm, name):
     """ValueError when the root has nothing to send."""
     if comm.rank == root and x is None:
-        raise ValueError(f"rank {root} is the root of {name}, and gave None: the root gives the array, the others may give None")
+        raise ValueError(f"rank {root} is the root of {name}, and gave None: the root gives the array, "
+                         "the others may give None")
+
+
+def check_out(out, x):
+    """ValueError unless a result like x can be put into `out`."""
+    if not hasattr(out, "dtype"):
+        raise ValueError(f"out={out!r} is not an array: give one of shape {tuple(x.shape)} and dtype {x.dtype}")
+    check_library(x, out)
+    if tuple(out.shape) != tuple(x.shape) or out.dtype != x.dtype:
+        raise ValueError(f"out has shape {tuple(out.shape)} and dtype {out.dtype}, "
+                         f"x has {tuple(x.shape)} and {x.dtype}: they must agree")
+    if not getattr(out.flags, "writeable", True):
+        raise ValueError(f"out, of shape {tuple(out.shape)}, is read-only: give an array that may be written, "
+                         "such as x.copy()")
+
+
+def check_library(*arrays):
+    """ValueError unless all arrays are of one library: all on the host, or all on the device."""
+    try:
+        array_namespace(*arrays)
+    except TypeError as error:
+        raise ValueError(str(error)) from None
 
 
 def choose(algorithm):
     """ValueError unless `algorithm` is one of all_reduce's."""
-    if algorithm not in ALL_REDUCE:
-        near = get_close_matches(str(algorithm), ALL_REDUCE, n=1, cutoff=0.3) or ["auto"]
-        raise ValueError(f"algorithm={algorithm!r} is not known: one of {', '.join(ALL_REDUCE)} (perhaps {near[0]!r}?)")
+    if algorithm not in tuple(ALL_REDUCE):
+        near = get_close_matches(algorithm, ALL_REDUCE, n=1, cutoff=0.3) if isinstance(algorithm, str) else []
+        raise ValueError(f"algorithm={algorithm!r} is not known: one of {', '.join(ALL_REDUCE)} "
+                         f"(perhaps {(near or ['auto'])[0]!r}?)")

@@ -31,10 +31,16 @@ def all_reduce_(x, comm, op="sum"):
     if folded:
         combine_(op, x, comm.recv(rank - 1, out=room))
     place = rank // 2 if folded else rank - rem               # my number among the 2**k that take part
+    mine, theirs = x, room
     for bit in range(rounds):
         partner = place ^ 2**bit
         partner = 2 * partner + 1 if partner < rem else partner + rem
-        combine_(op, x, comm.sendrecv(x, dst=partner, src=partner, out=room))
+        comm.sendrecv(mine, dst=partner, src=partner, out=theirs)
+        if place & 2**bit:                                    # the lower rank's comes first on both sides: the order
+            mine, theirs = theirs, mine                       # shows in the sign of a zero, or of a NaN
+        combine_(op, mine, theirs)
+    if mine is not x:
+        x[...] = mine
     if folded:
         comm.send(x, rank - 1)
     return x

@@ -14,8 +14,10 @@ OPS = ("sum", "prod", "max", "min")
 def check_op(op, dtype):
     """ValueError unless `op` is one of OPS and means something for `dtype`."""
     if op not in OPS:
-        near = get_close_matches(str(op), OPS, n=1, cutoff=0.3) or ["sum"]
-        raise ValueError(f"op={op!r} is not a reduction: one of {', '.join(OPS)} (perhaps {near[0]!r}?)")
+        near = repr((get_close_matches(str(op), OPS, n=1, cutoff=0.3) or ["sum"])[0])
+        if str(op).startswith(("mean", "av")):
+            near = "'sum', then divide by comm.size"
+        raise ValueError(f"op={op!r} is not a reduction: one of {', '.join(OPS)} (perhaps {near}?)")
     if dtype.kind == "b" and op in ("sum", "prod"):
         raise ValueError(f"op={op!r} of booleans: send x.astype(int), or use max (any) or min (all)")
     if dtype.kind == "c" and op in ("max", "min"):

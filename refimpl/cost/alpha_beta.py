@@ -1,9 +1,10 @@
 """How long a collective takes on free links: the alpha-beta model, as formulas.
 
-alpha seconds latency a message, t = bytes * beta seconds to push the whole array through a port, P ranks. A port carries
-one message at a time each way, and sending does not hold up the sender. Where P is no power of two, messages queue at
-ports, and a textbook formula no longer fits; then the same question is asked of a recursion that knows only when each
-message may leave and when its port is free. Formulas: Thakur, Rabenseifner & Gropp 2005; Patarasuk & Yuan 2009.
+alpha seconds latency a message, t = bytes * beta seconds to push the whole array through a port, P ranks. A port
+carries one message at a time each way, and sending does not hold up the sender. Where P is no power of two, messages
+queue at ports, and a textbook formula no longer fits; then the same question is asked of a recursion that knows only
+when each message may leave and when its port is free. Sources of the formulas: Thakur, Rabenseifner & Gropp 2005;
+Patarasuk & Yuan 2009.
 
 The tests compare these seconds with the virtual clock of the algorithms as they run.
 """
@@ -30,20 +31,14 @@ def doubling_all_reduce(P, alpha, t):
 def _folded_doubling(P, rounds, alpha, t):
     """Recursive doubling among 2**rounds ranks, the first `rem` of which first took in the array of a rank below.
 
-    Per rank: `known`, when it holds the sum so far; `sent` and `taken`, when its port out and in is free again.
+    `known`: when each of them has the sum so far. It sends it on at once, its port being free: it had the sum before
+    at least t earlier. A partner's array is taken in behind the last one.
     """
-    K = 2**rounds
-    rem = P - K
-    known = [alpha + t if place < rem else 0.0 for place in range(K)]
-    taken = list(known)
-    sent = [0.0] * K
+    rem = P - 2**rounds
+    known = [alpha + t if place < rem else 0.0 for place in range(2**rounds)]
     for bit in range(rounds):
-        leaves = [max(known[place], sent[place]) for place in range(K)]
-        sent = [time + t for time in leaves]
-        taken = [max(leaves[place ^ 2**bit] + alpha, taken[place]) + t for place in range(K)]
-        known = list(taken)
-    back = [max(known[place], sent[place]) + alpha + t for place in range(rem)]
-    return max(known + back)
+        known = [max(known[place ^ 2**bit] + alpha, known[place]) + t for place in range(2**rounds)]
+    return max(known + [time + alpha + t for time in known[:rem]])
 
 
 def tree_broadcast(P, alpha, t):
@@ -63,18 +58,23 @@ def tree_scatter(P, alpha, t):
 def tree_gather(P, alpha, t):
     """To rank 0, 1/P of the array from each. lg P alpha + t (P-1)/P for a power of two; else a recursion over blocks.
 
-    The head of a block takes in the blocks above it, of 1, 2, 4, ... ranks: each as it comes, one at a time.
+    The head of a block takes in the blocks above it, of 1, 2, 4, ... ranks, in this order, one at a time; a later one
+    that is there early goes first where it does not hold up those before it.
     """
     rounds = P.bit_length() - 1
     if P == 2**rounds:
         return rounds * alpha + t * (P - 1) / P
 
     def gathered(size):
-        uppers = [min(2**k, size - 2**k) for k in range((size - 1).bit_length())]
-        known = 0.0
-        for begins, upper in sorted((gathered(upper) + alpha, upper) for upper in uppers):
-            known = max(begins, known) + t * upper / P
-        return known
+        busy = []                                         # (from, until): when the head's port takes a block in
+        for upper in (min(2**k, size - 2**k) for k in range((size - 1).bit_length())):
+            begins, seconds = gathered(upper) + alpha, t * upper / P
+            for other, until in sorted(busy):
+                if begins + seconds <= other:
+                    break
+                begins = max(begins, until)
+            busy.append((begins, begins + seconds))
+        return max((until for _, until in busy), default=0.0)
 
     return gathered(P)
 

@@ -33,7 +33,7 @@ def ring_messages(P, passes=1):
 
 
 def doubling_all_reduce(n, P):
-    """Elements sent over all ranks: lg K rounds of K ranks, K the largest power of two up to P, and 2 (P-K) n to fold."""
+    """Elements sent over all ranks: lg K rounds of K ranks, K the largest power of two up to P, 2 (P-K) n to fold."""
     rounds = P.bit_length() - 1
     K = 2**rounds
     return n * (K * rounds + 2 * (P - K))
@@ -65,8 +65,8 @@ def all_to_all(sizes, rank):
 def tensor_parallel_mlp(rows, inputs, outputs, P, rank):
     """Elements that `rank` sends for one MLP, one step: {"forward": ..., "backward": ...}.
 
-    Column-parallel, then row-parallel: one ring all-reduce of the output (rows, outputs) in forward and one of the input's
-    gradient (rows, inputs) in backward, whatever the hidden size. (Shoeybi et al. 2019, section 3)
+    Column-parallel, then row-parallel: one ring all-reduce of the output (rows, outputs) in forward and one of the
+    input's gradient (rows, inputs) in backward, whatever the hidden size. (Shoeybi et al. 2019, section 3)
     """
     return {
         "forward": ring_all_reduce(rows * outputs, P, rank),

@@ -17,7 +17,8 @@ def check_plot_file(path):
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
         near = get_close_matches(path.suffix.lower(), SUFFIXES, n=1, cutoff=0.3) or [".png"]
-        raise ValueError(f"--plot {path}: the name must end in {', '.join(SUFFIXES)}; {path.stem}{near[0]} works")
+        works = path.parent / f"{path.stem or 'losses'}{near[0]}"
+        raise ValueError(f"--plot {path}: the name must end in {', '.join(SUFFIXES)}; {works} works")
     if not path.parent.is_dir():
         raise ValueError(f"--plot {path}: there is no folder {path.parent}")
     if not os.access(path.parent, os.W_OK) or path.is_dir():
@@ -31,7 +32,7 @@ def plot_losses(path, curves, title):
     curves    {label: losses, one a step}      ValueError as in `check_plot_file`
     """
     check_plot_file(path)
-    from matplotlib.figure import Figure             # slow to import, and no window is wanted
+    from matplotlib.figure import Figure  # slow to import, and no window is wanted
 
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()

@@ -1,0 +1,76 @@
+"""MPI's own all-reduce: the same results as ours, uncounted; elsewhere an error that says what to use."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from refimpl import Ledger, run
+from refimpl.collectives import all_reduce
+
+
+@pytest.mark.parametrize("P", [1, 2, 3])
+def test_native_is_refused_in_the_local_world_before_anything_is_sent(P):
+    log = Ledger()
+    with pytest.raises(ValueError, match="algorithm='native' is MPI's own, and this is the local world: use 'ring'"):
+        run(lambda comm: all_reduce(np.ones(3), comm, algorithm="native"), P, ledger=log)
+    assert log.messages() == 0
+
+
+@pytest.fixture(params=[pytest.param(P, marks=pytest.mark.mpi(P)) for P in (1, 2, 4)])
+def ranks(request):
+    """Number of ranks of the MPI job that the test runs in."""
+    return request.param
+
+
+def test_native_equals_the_ring_on_whole_numbers_and_counts_nothing(ranks):
+    cases = [(0, "float64"), (5, "int8"), (101, "float64"), (4, "complex128")]
+    inputs = [(np.arange(n) % 3).astype(dtype) for n, dtype in cases]
+
+    def program(comm):
+        for x in inputs:
+            for op in ("sum", "prod") if x.dtype.kind == "c" else ("sum", "prod", "max", "min"):
+                before = x + comm.rank
+                mine = before.copy()
+                with comm.phase("native"):
+                    y = all_reduce(mine, comm, op=op, algorithm="native")
+                assert_array_equal(y, all_reduce(mine, comm, op=op, algorithm="ring"))
+                assert_array_equal(mine, before)
+                assert y.dtype == x.dtype
+
+    log = Ledger()
+    run(program, ranks, ledger=log)
+    assert log.messages(phase="native") == 0
+    assert (log.messages() > 0) == (ranks > 1)                   # the ring's are counted
+
+
+def test_native_knows_booleans_in_place_strides_and_pieces(ranks, monkeypatch):
+    monkeypatch.setenv("REFIMPL_MPI_MAX_COUNT", "2")             # A04: more elements than one call may carry
+
+    def program(comm):
+        flags = np.array([True, False, comm.rank == 0])
+        x = np.arange(6.0).reshape(2, 3)
+        out = np.full((3, 2), -1.0).T                            # Fortran order: A03
+        all_reduce(x, comm, algorithm="native", out=out)
+        all_reduce(x, comm, algorithm="native", out=x)
+        return (all_reduce(flags, comm, op="max", algorithm="native"),
+                all_reduce(flags, comm, op="min", algorithm="native"), x, out)
+
+    for any_, all_, x, out in run(program, ranks):
+        assert_array_equal(any_, [True, False, True])
+        assert_array_equal(all_, [True, False, ranks == 1])
+        assert_array_equal(x, np.arange(6.0).reshape(2, 3) * ranks)
+        assert_array_equal(out, x)
+
+
+def test_auto_never_picks_native_while_somebody_counts(ranks):
+    """What is not counted would be missing from the ledger."""
+    log = Ledger()
+    run(lambda comm: all_reduce(np.ones(10), comm, algorithm="auto"), ranks, ledger=log)
+    assert log.bytes_sent() == 2 * (ranks - 1) * 10 * 8
+
+
+def test_native_refuses_arrays_of_a_device(ranks):
+    import fake_cupy
+
+    with pytest.raises(ValueError, match="algorithm='native' takes arrays of the host: use 'ring'"):
+        run(lambda comm: all_reduce(fake_cupy.ones(3), comm, algorithm="native"), ranks)
