@@ -13,14 +13,16 @@ Everything the two worlds share is here: checks of arguments, the agreement that
 generator. `local.py` and `mpi.py` add how a message travels.
 """
 
+import math
 import operator
-import os
 from contextlib import contextmanager
 from functools import cached_property
 
 import numpy as np
 
+from refimpl.world.agreement import Collective, common, describe
 from refimpl.world.errors import CollectiveMismatchError
+from refimpl.world.payload import payload
 
 MAX_TAG = 2**20                 # MPI promises no more than 2**15 - 1, every library gives at least 2**22
 COLLECTIVE_TAG = -1             # messages of a collective never meet a program's own
@@ -59,7 +61,7 @@ class Communicator:
         self.me, self.ranks, self.rank, self.size, self.name = me, ranks, rank, len(ranks), name
         self.agreement = None                # of the collective that this rank is in: (name, number, what must agree)
         self.bare = False                    # may that collective's messages travel without header?
-        self._collectives = 0
+        self.calls = 0                       # collectives entered so far
 
     def __repr__(self):
         return f"<rank {self.rank} of {self.size} in {self.name}>"
@@ -111,7 +113,12 @@ class Communicator:
 
         color    a whole number, or None to belong to no group (then split returns None)
         """
-        raise NotImplementedError
+        if color is not None:
+            try:
+                color = operator.index(color)
+            except TypeError:
+                raise ValueError(f"color={color!r}: must be a whole number, or None to belong to no group") from None
+        return self._split(color, key, name or f"{self.name}.split")
 
     @contextmanager
     def phase(self, label):
@@ -134,14 +141,14 @@ class Communicator:
 
     def compute(self, flops, kind="compute"):
         """Declare `flops` operations: counted by the ledger; on the virtual clock they take flops / network.flops."""
-        if not flops >= 0:
+        if not 0 <= flops < math.inf:
             raise ValueError(f"flops={flops!r}: must be a number of operations, 0 or more")
         if self.me.ledger is not None:
             self.me.ledger.record_flops(self.me.rank, flops, self.me.phase, kind)
 
     def elapse(self, seconds, kind="elapse"):
         """Let `seconds` pass on the virtual clock; without a network nothing happens."""
-        if not seconds >= 0:
+        if not 0 <= seconds < math.inf:
             raise ValueError(f"seconds={seconds!r}: time only goes forward; give 0 or more")
 
     # -- what collectives are made of -----------------------------------------------------------------------------------
@@ -152,45 +159,42 @@ class Communicator:
         messages travel without header (all ranks alike; `out=` must be given), unless REFIMPL_CHECK=1.
         A collective inside another one on the same group is a part of it.
         """
-        return _Collective(self, name, bare, agree)
+        return Collective(self, name, bare, agree)
 
     def agreed(self, key):
         """What the ranks agreed on under `key` in the present collective."""
         return self.agreement[2][key]
 
     def _check(self, theirs, src):
-        """Compare a message's agreement with this rank's own; fill in what this rank did not know."""
+        """Compare the agreement of a message from `src` with this rank's own; fill in what this rank did not know.
+
+        A message of no collective (None) has met a receive of no collective, since collectives have a tag of their own.
+        """
         mine = self.agreement
-        if theirs == mine:
+        if theirs is mine or theirs is None or mine is None:
             return
-        known = None
-        if mine is not None and theirs is not None and mine[:2] == theirs[:2] and mine[2].keys() == theirs[2].keys():
-            known = {k: theirs[2][k] if v is None else v for k, v in mine[2].items()}
-            if all(known[k] == theirs[2][k] or theirs[2][k] is None for k in known):
-                self.agreement = (*mine[:2], known)
-                return
-        raise CollectiveMismatchError(
-            f"ranks of {self.name} disagree: rank {self.rank} is in {describe(mine)}, "
-            f"but received a message of rank {src} from {describe(theirs)}"
-        )
+        self.agreement = common(mine, theirs) or self._disagree(mine, src, theirs)
+
+    def _disagree(self, mine, src, theirs):
+        raise CollectiveMismatchError(f"ranks of {self.name} disagree: rank {self.rank} is in {describe(mine)}, "
+                                      f"but rank {src} in {describe(theirs)}")
+
+    def _agree(self, agreement):
+        """The agreement to go into a collective with: a world may compare it with the other ranks' first."""
+        return agreement
 
     def _address(self, peer, which, tag):
         """Checked and plain (rank, tag) of a message; inside a collective the tag is the collective's."""
-        try:
-            peer = operator.index(peer)
-        except TypeError:
-            raise ValueError(f"{which}={peer!r} is not a rank: give a whole number, 0 to {self.size - 1}") from None
-        if not 0 <= peer < self.size:
-            raise ValueError(f"{which}={peer} is not a rank of {self.name}: it has ranks 0 to {self.size - 1}")
+        if type(peer) is not int or not 0 <= peer < self.size:
+            given, peer = peer, whole(peer, self.size - 1)
+            if peer is None:
+                raise ValueError(f"{which}={given!r} is not a rank of {self.name}: it has ranks 0 to {self.size - 1}")
         if self.agreement is not None:
             return peer, COLLECTIVE_TAG
         if type(tag) is not int or not 0 <= tag <= MAX_TAG:
-            try:
-                tag = operator.index(tag)
-            except TypeError:
-                tag = -1 if not isinstance(tag, float) else tag
-            if not 0 <= tag <= MAX_TAG or isinstance(tag, float):
-                raise ValueError(f"tag={tag!r}: must be a whole number from 0 to {MAX_TAG}")
+            given, tag = tag, whole(tag, MAX_TAG)
+            if tag is None:
+                raise ValueError(f"tag={given!r}: must be a whole number from 0 to {MAX_TAG}")
         return peer, tag
 
     def _isend(self, x, dst, tag):
@@ -199,51 +203,14 @@ class Communicator:
     def _irecv(self, src, tag, out):
         raise NotImplementedError
 
-
-class _Collective:
-    """The block of one collective call on one rank; nested ones belong to the outermost."""
-
-    def __init__(self, comm, name, bare, agree):
-        self.comm, self.outermost = comm, comm.agreement is None
-        self.entered = (name, comm._collectives, agree)
-        self.bare = bare and os.environ.get("REFIMPL_CHECK") != "1"
-
-    def __enter__(self):
-        if self.outermost:
-            self.comm.agreement, self.comm.bare = self.entered, self.bare
-            self.comm._collectives += 1
-
-    def __exit__(self, *_):
-        if self.outermost:
-            self.comm.agreement, self.comm.bare = None, False
+    def _split(self, color, key, name):
+        raise NotImplementedError
 
 
-def describe(agreement):
-    """Words for an agreement: `all_reduce call 3 (op=sum, shape=(4,))`."""
-    if agreement is None:
-        return "no collective"
-    name, number, agree = agreement
-    details = ", ".join(f"{k}={v}" for k, v in agree.items() if v is not None)
-    return f"{name} call {number}" + (f" ({details})" if details else "")
-
-
-def payload(x):
-    """`x` as an array that can be sent, or a ValueError that says why it cannot."""
-    if not hasattr(x, "dtype") or isinstance(x, np.generic):
-        x = np.asarray(x)
-    if x.dtype.kind not in "biufc":
-        raise ValueError(f"an array of dtype {x.dtype} cannot be sent: only booleans, integers, floats and complex numbers")
-    if not x.dtype.isnative:
-        raise ValueError(
-            f"an array of dtype {x.dtype} has the other byte order: send x.astype(x.dtype.newbyteorder('='))"
-        )
-    return x
-
-
-def receive_into(out, shape, dtype, src, name):
-    """Check that a message of this shape and dtype fits `out`: ValueError that names both."""
-    if tuple(out.shape) != tuple(shape) or out.dtype != dtype:
-        raise ValueError(
-            f"the message of rank {src} of {name} has shape {tuple(shape)} and dtype {dtype}, "
-            f"but out has shape {tuple(out.shape)} and dtype {out.dtype}"
-        )
+def whole(value, last):
+    """`value` as a plain int, when it is a whole number from 0 to `last`; else None."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        return None
+    return number if 0 <= number <= last else None

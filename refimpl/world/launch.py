@@ -52,11 +52,14 @@ def run(program, size, *args, ledger=None, network=None, rendezvous=None, gather
     if not callable(program):
         raise ValueError(f"program={program!r} cannot be called: give a function program(comm, *args)")
     if rendezvous is None:
-        rendezvous = os.environ.get("REFIMPL_RENDEZVOUS") == "1"
+        rendezvous = os.environ.get("REFIMPL_RENDEZVOUS", "0")
+        if rendezvous not in ("", "0", "1"):
+            raise ValueError(f"REFIMPL_RENDEZVOUS={rendezvous!r}: must be 0 or 1")
+        rendezvous = rendezvous == "1"
     if under_mpi():
-        from refimpl.world.mpi import run_mpi          # mpi4py starts MPI when it is imported: not before it is needed
+        from refimpl.world.mpi_job import run_mpi      # mpi4py starts MPI when it is imported: not before it is needed
 
         return run_mpi(program, ranks, args, ledger=ledger, network=network, rendezvous=rendezvous, gather=gather, seed=seed)
-    from refimpl.world.local import LocalWorld
+    from refimpl.world.local import run_local
 
-    return LocalWorld(ranks, ledger, network, rendezvous, seed).run(program, args)
+    return run_local(program, ranks, args, ledger=ledger, network=network, rendezvous=rendezvous, seed=seed)

@@ -1,223 +1,68 @@
 """N ranks in this process, one running at a time: the same run every time, exact deadlocks, virtual time.
 
-Each rank is a greenlet. It runs until it has to wait for a message; then the runnable rank with the smallest virtual
-clock goes on (without a network: the one that has been runnable longest). No locks, no threads, no chance.
-
-    isend   puts a copy of the array into the box (sender, receiver, tag), or into the hands of who waits there
-    irecv   takes the oldest message of the box, or leaves a ticket in it
-    wait    blocks while the ticket is empty
-
-When nobody is runnable and somebody is not finished, that is a deadlock, exactly, and the report can say who waits for
-whom. Virtual time depends only on what each rank does, in its own order: see `network.py`.
+`hub.py` decides who runs, `boxes.py` is where messages meet those who wait for them. A send copies, so that a later
+change of the array cannot reach the receiver. Virtual time (`network.py`) depends only on what each rank does, in its
+own order: never on who happened to run first, except where ranks share a NIC.
 """
 
-import heapq
-from collections import deque
+from functools import partial
 
-from greenlet import getcurrent, greenlet
-
-from refimpl.measure.ledger import Message as TracedMessage
-from refimpl.world.communicator import Communicator, Rank, Request, receive_into
-from refimpl.world.deadlock import deadlock_report, undelivered_report
-from refimpl.world.errors import DeadlockError, UndeliveredMessageError
+from refimpl.measure.ledger import Message
+from refimpl.world.agreement import common
+from refimpl.world.boxes import Group, Receiving, Sending, Splitting
+from refimpl.world.communicator import Communicator, Rank
+from refimpl.world.deadlock import undelivered_report
+from refimpl.world.errors import UndeliveredMessageError
+from refimpl.world.hub import Hub
 from refimpl.world.network import Ports
 
 
-class Abandoned(BaseException):
-    """Thrown into ranks that wait when the world stops, so that their `finally` clauses run."""
+def run_local(program, size, args, ledger, network, rendezvous, seed):
+    """`run` in this process: see `launch.run`."""
+    world = LocalWorld(size, ledger, network, rendezvous)
+    group = Group(world, tuple(range(size)), "world")
+    results = world.run([partial(program, LocalCommunicator(group, task.rank, task, Rank(task.rank, size, seed, ledger)), *args)
+                         for task in world.tasks])
+    if left := [found for group in world.groups for found in group.undelivered()]:
+        raise UndeliveredMessageError(undelivered_report(left))
+    return results
 
 
-class LocalWorld:
-    """The hub: owns the ranks' greenlets and decides who runs.
+class LocalWorld(Hub):
+    """What all ranks of one run share.
 
-    rendezvous    a send returns only when the receiver has asked for the message
+    rendezvous    a send returns only when the receiver has asked for the message; not where ranks share NICs: there
+                  a rank that blocks would come later to a port than it does in truth, and time must not depend on that
     network       `Network` for the virtual clock, or None
     """
 
-    def __init__(self, size, ledger=None, network=None, rendezvous=False, seed=0):
-        self.size, self.ledger, self.network, self.rendezvous = size, ledger, network, rendezvous
-        self.ready, self.pushed = [], 0               # heap of (clock, order, task)
-        self.failure = None                           # the first exception of a rank
-        self.stopped = False
+    def __init__(self, size, ledger, network, rendezvous):
+        super().__init__(size, clocked=network is not None)
+        self.ledger, self.network = ledger, network
+        self.rendezvous = rendezvous and not (network and network.nics_per_node)
+        self.trace = ledger.trace if ledger is not None else None
         self.groups = []                              # all of them, to find what was never received
         self.leaving, self.arriving = (Ports(network), Ports(network)) if network else (None, None)
-        self.tasks = [Task(self, Rank(r, size, seed, ledger)) for r in range(size)]
-
-    def run(self, program, args):
-        """Run `program(comm, *args)` on every rank; the list of results, in rank order.
-
-        Raises the first exception of a rank (with its number), `DeadlockError` or `UndeliveredMessageError`.
-        """
-        self.hub = getcurrent()
-        group = Group(self, tuple(range(self.size)), "world")
-        try:
-            for task in self.tasks:                   # park each from here: one that starts inside another rank
-                comm = LocalCommunicator(group, task.me.rank, task)           # would inherit its recursion depth
-                task.greenlet = greenlet(task.body)
-                task.greenlet.switch(program, comm, args)
-                self.wake(task)
-            while self.ready and self.failure is None:
-                heapq.heappop(self.ready)[2].greenlet.switch()
-            if self.failure is not None:
-                raise self.failure
-            if any(not task.finished for task in self.tasks):
-                raise DeadlockError(deadlock_report(self.tasks))
-            if left := undelivered_report(self.groups):
-                raise UndeliveredMessageError(left)
-            return [task.result for task in self.tasks]
-        finally:
-            self.stopped = True
-            for task in self.tasks:
-                if task.greenlet is not None and not task.greenlet.dead:
-                    task.greenlet.throw(Abandoned)
-
-    def wake(self, task):
-        """Make `task` runnable."""
-        self.pushed += 1
-        heapq.heappush(self.ready, (task.clock, self.pushed, task))
-
-    def block(self, task, *waiting):
-        """Let others run until somebody wakes `task`; `waiting` says what for, should nobody."""
-        if self.stopped:
-            raise Abandoned
-        task.waiting = waiting
-        if self.ready and self.failure is None:
-            heapq.heappop(self.ready)[2].greenlet.switch()     # straight to the next rank, not through the hub
-        else:
-            self.hub.switch()
-        task.waiting = None
-
-
-class Task:
-    """One greenlet: a rank's program, its clock, and what it waits for."""
-
-    def __init__(self, world, me):
-        self.world, self.me, self.clock = world, me, 0.0
-        self.greenlet = self.result = self.waiting = None
-        self.finished = False
-
-    def body(self, program, comm, args):
-        """Park; then run the program and keep its result, or its exception with the rank's number."""
-        try:
-            self.world.hub.switch()
-            self.result = program(comm, *args)
-            self.finished = True
-        except Abandoned:
-            pass
-        except BaseException as error:                # Ctrl-C, too, lands in the rank that runs
-            if self.world.failure is None and not self.world.stopped:
-                error.add_note(f"(raised on rank {self.me.rank} of {self.world.size})")
-                self.world.failure = error
-
-    def __lt__(self, other):                          # never asked: the order in which tasks were woken is unique
-        return self.me.rank < other.me.rank
-
-
-class Group:
-    """What the communicators of one group share: the boxes, and the splits under way."""
-
-    def __init__(self, world, ranks, name):
-        self.world, self.ranks, self.name = world, ranks, name
-        self.boxes, self.splits = {}, {}
-        world.groups.append(self)
-
-    def box(self, src, dst, tag):
-        """The box of messages from `src` to `dst` with `tag`, made when first asked for."""
-        key = (src, dst, tag)
-        box = self.boxes.get(key)
-        if box is None:
-            box = self.boxes[key] = Box()
-        return box
-
-
-class Box:
-    """Messages on their way, or tickets of who waits for them: never both."""
-
-    __slots__ = ("messages", "tickets", "open")
-
-    def __init__(self):
-        self.messages, self.tickets = deque(), deque()
-        self.open = 0                                 # sent, and not yet handed to the program
-
-
-class Sending(Request):
-    """A message and its sender's request in one."""
-
-    __slots__ = ("agreement", "array", "duration", "head", "record", "sender", "start", "taken", "waits")
-
-    def __init__(self, array, sender, agreement):
-        self.array, self.sender, self.agreement = array, sender, agreement
-        self.taken = self.waits = False
-        self.record = None
-        self.start = self.head = self.duration = 0.0
-
-    def wait(self):
-        """Rendezvous: block until a receive was posted for it. Else return at once."""
-        world = self.sender.task.world
-        if world.rendezvous and not self.taken:
-            self.waits = True
-            world.block(self.sender.task, "send", *self.record)
-
-
-class Receiving(Request):
-    """A ticket for the next message of a box."""
-
-    __slots__ = ("blocked", "box", "comm", "done", "message", "out", "src", "tag")
-
-    def __init__(self, comm, box, src, tag, out):
-        self.comm, self.box, self.src, self.tag, self.out = comm, box, src, tag, out
-        self.message, self.blocked, self.done = None, False, False
-
-    def take(self, message):
-        """Match the ticket with `message`; wake whoever waits for that."""
-        self.message = message
-        message.taken = True
-        world = self.comm.task.world
-        if message.waits:
-            world.wake(message.sender.task)
-        if self.blocked:
-            world.wake(self.comm.task)
-
-    def wait(self):
-        """The array, when it is here; moves the clock to the time at which it arrives."""
-        if self.done:
-            return self.out
-        comm = self.comm
-        if self.message is None:
-            self.blocked = True
-            comm.task.world.block(comm.task, "recv", comm, self.src, self.tag)
-        message, self.message = self.message, None
-        self.box.open -= 1
-        comm._arrive(message, self.src)
-        comm._check(message.agreement, self.src)
-        if self.out is None:
-            self.out = message.array
-        else:
-            receive_into(self.out, message.array.shape, message.array.dtype, self.src, comm.name)
-            self.out[...] = message.array
-        self.done = True
-        return self.out
 
 
 class LocalCommunicator(Communicator):
     """A group of ranks of the local world, seen by one of them."""
 
-    def __init__(self, group, rank, task):
-        super().__init__(task.me, group.ranks, rank, group.name)
-        self.group, self.task = group, task
-        self._splits = 0
+    def __init__(self, group, rank, task, me):
+        super().__init__(me, group.ranks, rank, group.name)
+        self.group, self.task, self.world = group, task, group.world
 
     # -- messages -------------------------------------------------------------------------------------------------
     def _isend(self, x, dst, tag):
-        world = self.task.world
-        if world.stopped:
-            raise Abandoned
-        message = Sending(x.copy(order="C"), self, self.agreement)
-        message.record = (self, dst, tag)
+        world = self.world
+        if world.stopped is not None:
+            raise world.stopped()
+        message = Sending(self, x.copy(), dst, tag)
         if world.ledger is not None:
-            self._record(x.nbytes, dst)
+            call = self.agreement and self.agreement[0]
+            world.ledger.record_message(self.me.rank, self.ranks[dst], x.nbytes, self.name, self.me.phase, call)
         if world.network is not None:
-            self._depart(message, x.nbytes, dst)
+            self._depart(message)
         box = self.group.box(self.rank, dst, tag)
         box.open += 1
         if box.tickets:
@@ -235,50 +80,53 @@ class LocalCommunicator(Communicator):
             box.tickets.append(ticket)
         return ticket
 
-    def _record(self, nbytes, dst):
-        call = self.agreement and self.agreement[0]
-        self.me.ledger.record_message(self.me.rank, self.ranks[dst], nbytes, self.name, self.me.phase, call)
+    def _agree(self, mine):
+        """Compare with the ranks that are in this call already: a disagreement is found by the first who can know."""
+        calls, number = self.group.calls, mine[1]
+        theirs, rank, to_come = calls.get(number) or (mine, self.rank, self.size)
+        agreement = common(theirs, mine) or self._disagree(mine, rank, theirs)
+        if to_come > 1:
+            calls[number] = agreement, rank, to_come - 1
+        else:
+            calls.pop(number, None)
+        return agreement
 
     # -- virtual time -------------------------------------------------------------------------------------------------
-    def _depart(self, message, nbytes, dst):
+    def _depart(self, message):
         """Find when the message leaves: as soon as the sender's port is free. The sender's clock does not move."""
-        world, src, dst = self.task.world, self.me.rank, self.ranks[dst]
-        network = world.network
+        world, network = self.world, self.world.network
+        src, dst = self.me.rank, self.ranks[message.dst]
         crosses = network.crosses(src, dst)
         if crosses and network.nics_per_node:         # a port that others share: first come, first served
-            self._let_earlier_ranks_run()
-        link = network.link(src, dst)
-        message.duration = nbytes * link.beta
+            self._let_earlier_ranks_run(self.task.clock)
+        link = network.inter if crosses else network.intra
+        message.duration = message.array.nbytes * link.beta
         message.start = world.leaving.reserve(src, crosses, self.task.clock, message.duration)
         message.head = message.start + link.alpha
 
-    def _arrive(self, message, src):
+    def _arrive(self, message):
         """Find when the message has arrived at this rank's port, and wait until then."""
-        task, world = self.task, self.task.world
-        if world.network is None:
-            arrival = 0.0
-        else:
-            me, sender = self.me.rank, self.ranks[src]
-            crosses = world.network.crosses(sender, me)
+        world, task, me = self.world, self.task, self.me
+        src, arrival = message.comm.me.rank, 0.0
+        if world.network is not None:
+            crosses = world.network.crosses(src, me.rank)
             if crosses and world.network.nics_per_node:
-                self._let_earlier_ranks_run()
-            arrival = world.arriving.reserve(me, crosses, message.head, message.duration) + message.duration
+                self._let_earlier_ranks_run(max(task.clock, message.head))
+            arrival = world.arriving.reserve(me.rank, crosses, message.head, message.duration) + message.duration
             if arrival > task.clock:
                 if world.ledger is not None:
-                    world.ledger.record_time(me, arrival - task.clock, self.name, self.me.phase, "wait")
+                    world.ledger.record_time(me.rank, arrival - task.clock, self.name, me.phase, "wait")
                 task.clock = arrival
-        if world.ledger is not None and world.ledger.trace is not None:
-            sender = message.sender
-            world.ledger.trace.append(
-                TracedMessage(self.ranks[src], self.me.rank, message.array.nbytes, self.name, sender.me.phase,
-                              message.agreement and message.agreement[0], message.start, arrival))
+        if world.trace is not None:
+            call = message.agreement and message.agreement[0]
+            world.trace.append(Message(src, me.rank, message.array.nbytes, self.name, message.phase, call, message.start, arrival))
 
-    def _let_earlier_ranks_run(self):
-        """Give way to ranks whose clock is behind: they reach a shared port first."""
-        world, task = self.task.world, self.task
-        while world.ready and world.ready[0][0] < task.clock:
-            world.wake(task)
-            world.block(task, "turn")
+    def _let_earlier_ranks_run(self, time):
+        """Give way to ranks whose clock is before `time`: they reach a shared port first."""
+        world, task = self.world, self.task
+        while world.ready and world.ready[0][0] < time:
+            world.wake(task, time)
+            world.block(task, None)
 
     @property
     def clock(self):
@@ -288,41 +136,31 @@ class LocalCommunicator(Communicator):
     def compute(self, flops, kind="compute"):
         """Declare `flops` operations: counted by the ledger; on the virtual clock they take flops / network.flops."""
         super().compute(flops, kind)
-        network = self.task.world.network
+        network = self.world.network
         if network is not None and network.flops is not None:
             self.elapse(flops / network.flops, kind)
 
     def elapse(self, seconds, kind="elapse"):
         """Let `seconds` pass on the virtual clock; without a network nothing happens."""
         super().elapse(seconds, kind)
-        world = self.task.world
-        if world.network is None:
+        if self.world.network is None:
             return
         self.task.clock += seconds
-        if world.ledger is not None:
-            world.ledger.record_time(self.me.rank, seconds, None, self.me.phase, kind)
+        if self.world.ledger is not None:
+            self.world.ledger.record_time(self.me.rank, seconds, None, self.me.phase, kind)
 
     # -- groups -------------------------------------------------------------------------------------------------------
-    def split(self, color, key=0, name=None):
-        """Make a group of all ranks that give the same `color`, ordered by (key, rank); every rank must call it.
-
-        color    a whole number, or None to belong to no group (then split returns None)
-        """
-        number, self._splits = self._splits, self._splits + 1
-        answers, waiting, groups = self.group.splits.setdefault(number, ({}, [], {}))
-        answers[self.rank] = (color, key)
-        if len(answers) < self.size:
-            waiting.append(self.task)
-            self.task.world.block(self.task, "split", self)
-        else:                                          # the last one here makes the groups
-            del self.group.splits[number]
-            for chosen in dict.fromkeys(c for c, _ in answers.values() if c is not None):
-                members = sorted((k, r) for r, (c, k) in answers.items() if c == chosen)
-                ranks = [r for _, r in members]
-                groups[chosen] = (Group(self.task.world, tuple(self.ranks[r] for r in ranks), name or f"{self.name}.split"), ranks)
-            for task in waiting:
-                self.task.world.wake(task)
+    def _split(self, color, key, name):
+        group = self.group
+        split = group.split = group.split or Splitting(group)
+        split.answers[self.rank] = (color, key)
+        if len(split.answers) < self.size:
+            split.waiting.append(self.task)
+            self.world.block(self.task, split)
+        else:
+            group.split = None
+            split.finish(name)
         if color is None:
             return None
-        group, ranks = groups[color]
-        return LocalCommunicator(group, ranks.index(self.rank), self.task)
+        group, ranks = split.groups[color]
+        return LocalCommunicator(group, ranks.index(self.rank), self.task, self.me)

@@ -14,6 +14,7 @@ the `inter` link, through a NIC of their own or, with `nics_per_node`, through t
 
 import math
 from bisect import bisect_right
+from collections import defaultdict
 from dataclasses import dataclass
 
 
@@ -68,7 +69,8 @@ class Network:
 
     def crosses(self, src, dst):
         """Whether a message from rank `src` to rank `dst` leaves its node."""
-        return self.node(src) != self.node(dst)
+        size = self.node_size
+        return size is not None and src // size != dst // size
 
     def link(self, src, dst):
         """The `Link` that a message from rank `src` to rank `dst` takes."""
@@ -78,7 +80,7 @@ class Network:
 class Port:
     """When one end of a link is busy: intervals of virtual time, in order, that do not overlap."""
 
-    REMEMBERED = 512                       # older intervals are forgotten: time before them then counts as busy
+    REMEMBERED = 512                       # at least; older intervals are forgotten: time before them counts as busy
 
     def __init__(self):
         self.starts, self.ends = [], []
@@ -86,8 +88,6 @@ class Port:
 
     def free_at(self, earliest, duration):
         """The first time from `earliest` on at which the port is free for `duration` seconds."""
-        if not duration:
-            return earliest
         start = max(earliest, self.horizon)
         for k in range(bisect_right(self.ends, start), len(self.ends)):
             if start + duration <= self.starts[k]:
@@ -97,19 +97,20 @@ class Port:
 
     def reserve(self, earliest, duration):
         """Occupy the port for `duration` seconds from the first free time on; returns that time."""
-        start = self.free_at(earliest, duration)
-        if not duration:
-            return start
         starts, ends = self.starts, self.ends
-        if ends and ends[-1] == start:     # the usual case: right behind the last message
-            ends[-1] = start + duration
-            return start
-        k = bisect_right(starts, start)
+        if not ends or earliest > ends[-1]:                   # the usual case: after all others
+            start, k = earliest, len(ends)
+        else:
+            start = self.free_at(earliest, duration)
+            if start == ends[-1]:                             # or right behind the last one
+                ends[-1] = start + duration
+                return start
+            k = bisect_right(starts, start)
         starts.insert(k, start)
         ends.insert(k, start + duration)
-        if len(ends) > self.REMEMBERED:
-            self.horizon = ends.pop(0)
-            starts.pop(0)
+        if len(ends) > 2 * self.REMEMBERED:
+            self.horizon = ends[self.REMEMBERED - 1]
+            del starts[:self.REMEMBERED], ends[:self.REMEMBERED]
         return start
 
 
@@ -117,19 +118,21 @@ class Ports:
     """All ports of a network that carry messages one way (out, or in)."""
 
     def __init__(self, network):
-        self.network = network
-        self.intra, self.inter = {}, {}
-
-    def choices(self, rank, crosses):
-        """The ports that a message of `rank` may take: one, or the NICs that its node shares."""
-        if not crosses:
-            return self.intra.get(rank) or self.intra.setdefault(rank, [Port()])
-        shared = self.network.nics_per_node
-        owner = rank if shared is None else self.network.node(rank)
-        return self.inter.get(owner) or self.inter.setdefault(owner, [Port() for _ in range(shared or 1)])
+        self.network, self.shared = network, network.nics_per_node
+        self.own, self.nics = defaultdict(Port), defaultdict(Port)           # by rank
+        self.of_node = defaultdict(lambda: [Port() for _ in range(self.shared)])
 
     def reserve(self, rank, crosses, earliest, duration):
-        """Occupy the port that is free first; returns when."""
-        ports = self.choices(rank, crosses)
-        port = ports[0] if len(ports) == 1 else min(ports, key=lambda p: p.free_at(earliest, duration))
+        """Occupy a port of `rank` for `duration` seconds; returns from when on. A message without bytes occupies none.
+
+        crosses    the message leaves the node, through the first free one of its NICs, if the node's ranks share them
+        """
+        if not duration:
+            return earliest
+        if not crosses:
+            port = self.own[rank]
+        elif not self.shared:
+            port = self.nics[rank]
+        else:
+            port = min(self.of_node[self.network.node(rank)], key=lambda port: port.free_at(earliest, duration))
         return port.reserve(earliest, duration)

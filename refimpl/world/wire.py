@@ -14,6 +14,7 @@ import os
 import numpy as np
 
 from refimpl.arrays import is_device, synchronize, to_device, to_host
+from refimpl.world.payload import library
 
 HEADER_BYTES = 1024
 
@@ -38,15 +39,10 @@ def decode(header):
     return np.dtype(dtype), tuple(shape), kind, number, agreement
 
 
-def library(x):
-    """Name of the array library that `x` belongs to: "numpy", "cupy"."""
-    return type(x).__module__.partition(".")[0]
-
-
 def max_count():
     """Elements that one MPI call may carry: REFIMPL_MPI_MAX_COUNT, or what a signed 32-bit count allows."""
     text = os.environ.get("REFIMPL_MPI_MAX_COUNT", str(2**31 - 1))
-    if not text.isdigit() or int(text) < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise ValueError(f"REFIMPL_MPI_MAX_COUNT={text!r}: must be a whole number of elements, 1 or more")
     return int(text)
 
@@ -61,11 +57,11 @@ def outgoing(x, direct):
 
     direct    MPI reads device memory; else device arrays are staged through page-locked host memory
     """
-    if is_device(x):
-        synchronize(x)                                # kernels that write x must have finished
-        if not direct:
-            return x.get(out=page_locked(x.shape, x.dtype)) if library(x) == "cupy" else to_host(x)
-    return x if x.flags.c_contiguous else x.copy(order="C")
+    if is_device(x) and not direct:
+        return x.get(out=page_locked(x.shape, x.dtype)) if library(x) == "cupy" else to_host(x)
+    x = x if x.flags.c_contiguous else x.copy(order="C")
+    synchronize(x)                                    # kernels that write x must have finished
+    return x
 
 
 def incoming(shape, dtype, kind, out, direct):
@@ -76,7 +72,9 @@ def incoming(shape, dtype, kind, out, direct):
     if kind == "numpy":
         return np.empty(shape, dtype)
     if direct:
-        return importlib.import_module(kind).empty(shape, dtype)
+        x = importlib.import_module(kind).empty(shape, dtype)
+        synchronize(x)                                # kernels may still use the memory that this is made of
+        return x
     return page_locked(shape, dtype) if kind == "cupy" else np.empty(shape, dtype)
 
 

@@ -1,0 +1,142 @@
+"""Boxes: where the messages of the local world meet those who wait for them. One for each (sender, receiver, tag).
+
+    isend   puts a copy of the array into the box, or into the hands of who waits there
+    irecv   takes the oldest message of the box, or leaves a ticket in it
+    wait    blocks while the ticket is empty (rendezvous: while the message is not taken)
+"""
+
+from collections import deque
+
+from refimpl.world.agreement import describe
+from refimpl.world.communicator import COLLECTIVE_TAG, Request
+from refimpl.world.payload import library, misfit
+
+
+class Group:
+    """What the communicators of one group share: the boxes, the collectives and splits under way."""
+
+    def __init__(self, world, ranks, name):
+        self.world, self.ranks, self.name = world, ranks, name
+        self.boxes = {}                               # (src, dst, tag) -> Box
+        self.calls = {}                               # number of a collective -> [agreement, a rank, ranks to come]
+        self.split = None
+        world.groups.append(self)
+
+    def box(self, src, dst, tag):
+        """The box of messages from `src` to `dst` with `tag`, made when first asked for."""
+        key = (src, dst, tag)
+        box = self.boxes.get(key)
+        if box is None:
+            box = self.boxes[key] = Box()
+        return box
+
+    def undelivered(self):
+        """[(sender, receiver, messages, more words)] of what was sent and not received."""
+        return [(self.ranks[src], self.ranks[dst], box.open, f", tag {tag}, of {self.name}" if tag != COLLECTIVE_TAG else f" in a collective of {self.name}")
+                for (src, dst, tag), box in self.boxes.items() if box.open]
+
+
+class Box:
+    """Messages on their way, or tickets of who waits for them: never both."""
+
+    __slots__ = ("messages", "open", "tickets")
+
+    def __init__(self):
+        self.messages, self.tickets = deque(), deque()
+        self.open = 0                                 # sent, and not yet handed to the program
+
+
+class Sending(Request):
+    """A message and its sender's request in one."""
+
+    taken = waits = False
+    start = head = duration = 0.0                     # on the virtual clock: see network.py
+
+    def __init__(self, comm, array, dst, tag):
+        self.comm, self.array, self.dst, self.tag = comm, array, dst, tag
+        self.agreement, self.phase = comm.agreement, comm.me.phase
+
+    def wait(self):
+        """Rendezvous: block until a receive was posted for it. Else return at once."""
+        comm = self.comm
+        if not self.taken and comm.world.rendezvous:
+            self.waits = True
+            comm.world.block(comm.task, self)
+
+    def what(self):
+        """See deadlock.py."""
+        return "to be received by", [self.comm.ranks[self.dst]], where(self)
+
+
+class Receiving(Request):
+    """A ticket for the next message of a box."""
+
+    message = None
+    blocked = done = False
+
+    def __init__(self, comm, box, src, tag, out):
+        self.comm, self.box, self.src, self.tag, self.out = comm, box, src, tag, out
+
+    def take(self, message):
+        """Match the ticket with `message`; wake whoever waits for that."""
+        self.message = message
+        message.taken = True
+        if message.waits:
+            self.comm.world.wake(message.comm.task)
+        if self.blocked:
+            self.comm.world.wake(self.comm.task)
+
+    def wait(self):
+        """The array, when it is here; moves the clock to the time at which it arrives."""
+        if self.done:
+            return self.out
+        comm = self.comm
+        if self.message is None:
+            self.blocked = True
+            comm.world.block(comm.task, self)
+        message = self.message
+        array, out = message.array, self.out
+        comm._check(message.agreement, self.src)
+        if out is not None:
+            if trouble := misfit(out, array.shape, array.dtype, library(array), self.src, comm.name):
+                raise ValueError(trouble)
+            out[...] = array
+        else:
+            self.out = array
+        self.done, self.message = True, None
+        self.box.open -= 1
+        comm._arrive(message)
+        return self.out
+
+    def what(self):
+        """See deadlock.py."""
+        return "for a message from", [self.comm.ranks[self.src]], where(self)
+
+
+class Splitting:
+    """A split under way: what the ranks said so far, and the groups once all have."""
+
+    def __init__(self, group):
+        self.group, self.answers, self.waiting, self.groups = group, {}, [], {}
+
+    def finish(self, name):
+        """All ranks are here: make the groups, wake the ranks. groups: color -> (group, ranks in the old group)"""
+        members = {}
+        for rank, (color, key) in self.answers.items():
+            members.setdefault(color, []).append((key, rank))
+        for color in [c for c in members if c is not None]:
+            ranks = [rank for _, rank in sorted(members[color])]
+            world_ranks = tuple(self.group.ranks[r] for r in ranks)
+            self.groups[color] = Group(self.group.world, world_ranks, name), ranks
+        for task in self.waiting:
+            self.group.world.wake(task)
+
+    def what(self):
+        """See deadlock.py."""
+        return "for", [r for i, r in enumerate(self.group.ranks) if i not in self.answers], f"in split of {self.group.name}"
+
+
+def where(request):
+    """Words for the message that a request waits for: "tag 7, of tp"."""
+    comm, tag = request.comm, request.tag
+    return f"tag {tag}, of {comm.name}" if tag != COLLECTIVE_TAG else f"in {describe(comm.agreement)} of {comm.name}"

@@ -1,0 +1,130 @@
+"""`run` under mpirun: what happens before and after the program, and what all communicators of a process share.
+
+    all ranks call run     program(comm) on each     all have returned: compare what was sent and received, gather
+
+MPI ends no job by itself: not when one rank raises while the others wait for it (then an uncaught exception must abort
+them all), and not when all wait for each other (then the watchdog does).
+"""
+
+import sys
+import traceback
+from collections import Counter
+from functools import cache
+
+from mpi4py import MPI
+
+from refimpl.measure.ledger import Ledger
+from refimpl.world.communicator import Rank
+from refimpl.world.cuda_aware import cuda_aware
+from refimpl.world.deadlock import undelivered_report
+from refimpl.world.errors import UndeliveredMessageError
+from refimpl.world.mpi import MPICommunicator
+from refimpl.world.watchdog import Watchdog
+from refimpl.world.wire import max_count
+
+
+def run_mpi(program, size, args, ledger, network, rendezvous, gather, seed):
+    """`run` under mpirun: see `launch.run`. Every rank gets all results (pickled), and the ledger of all ranks."""
+    world = MPI.COMM_WORLD
+    if size != world.Get_size():
+        raise ValueError(f"size={size}, but mpirun started {world.Get_size()} ranks: run {world.Get_size()}, or mpirun -n {size}")
+    if network is not None:
+        raise ValueError("network=...: the virtual clock runs in the local world only; start without mpirun, or without network")
+    job = Job(rendezvous)
+    mine = None if ledger is None else Ledger()
+    comm = MPICommunicator(job.duplicate(world), Rank(world.Get_rank(), size, seed, mine), tuple(range(size)), "world", job)
+    try:
+        result = program(comm, *args)
+    except BaseException as error:
+        error.add_note(f"(raised on rank {comm.rank} of {size})")
+        if isinstance(error, SystemExit) and error.code and size > 1:
+            sys.excepthook(type(error), error, error.__traceback__)         # Python would not call it for this one
+        raise
+    job.progress([world.Ibarrier()], lambda: "for the other ranks to return from the program")
+    reports = comm.mpi.allgather((job.sent, job.received, mine, result if gather else None))
+    left = undelivered(reports)
+    job.end(delivered=not left)
+    if left:
+        raise UndeliveredMessageError(undelivered_report(left))
+    if ledger is not None:
+        for _, _, theirs, _ in reports:
+            ledger.merge(theirs)
+    return [theirs for *_, theirs in reports] if gather else [result]
+
+
+def undelivered(reports):
+    """[(sender, receiver, messages, "")] of what was sent and not received."""
+    return [(src, dst, n, "") for src, (sent, *_) in enumerate(reports) for dst in sorted(sent)
+            if (n := sent[dst] - reports[dst][1][src])]
+
+
+class Job:
+    """What all communicators of this process share, for the length of one run."""
+
+    def __init__(self, rendezvous):
+        self.rendezvous = rendezvous
+        self.limit = max_count()
+        self.direct, _ = cuda_aware(MPI)              # may device arrays go without staging?
+        self.watchdog = watchdog()
+        self.posted = []                              # receives whose header has not been looked at yet
+        self.sending, self.receiving = set(), set()   # requests that nobody has waited for: MPI may use their buffers
+        self.owned = []                               # communicators to free at the end
+        self.sent, self.received = Counter(), Counter()
+
+    def duplicate(self, world):
+        """A communicator of our own, so that nobody else's messages get into ours; waits for all ranks."""
+        with self.watchdog.waits(lambda: "for the other ranks to call run"):
+            self.owned.append(world.Dup())
+        return self.owned[0]
+
+    def progress(self, requests, words):
+        """Wait for all the MPI requests, and start payloads whose headers come in meanwhile.
+
+        words    a function that says what is waited for, should it take too long
+        """
+        with self.watchdog.waits(words):
+            requests = list(requests)
+            while self.posted and requests:
+                done = MPI.Request.Waitany(requests + [receiving.request for receiving in self.posted])
+                if done < len(requests):
+                    requests.pop(done)
+                else:
+                    self.posted.pop(done - len(requests)).announced()
+            MPI.Request.Waitall(requests)
+
+    def end(self, delivered):
+        """Leave nothing behind that MPI could still read or write; free the communicators."""
+        for receiving in self.posted:
+            receiving.request.Cancel()
+            receiving.request.Wait()
+        for receiving in self.receiving:
+            MPI.Request.Waitall(receiving.payload)
+        if delivered:
+            for sending in list(self.sending):
+                sending.wait()
+        for own in self.owned:
+            own.Free()
+
+
+@cache
+def watchdog():
+    """The one watchdog of this process; with it comes the promise that an uncaught exception ends the whole job."""
+    world = MPI.COMM_WORLD
+    rank, size = world.Get_rank(), world.Get_size()
+
+    def abort_on(kind, error, trace):
+        text = "".join(traceback.format_exception(kind, error, trace))
+        print(f"{text}rank {rank} of {size} failed: the job ends", file=sys.stderr, flush=True)
+        world.Abort(1)
+
+    if size > 1:                                      # else the other ranks would wait for this one for ever
+        sys.excepthook = abort_on
+    bell = world.Dup()
+    threads = MPI.Query_thread() == MPI.THREAD_MULTIPLE           # the watchdog's own thread talks to MPI
+
+    def ring():
+        for other in range(size * threads):
+            if other != rank:
+                bell.Isend(b"", other)
+
+    return Watchdog(rank, size, lambda: world.Abort(1), ring, lambda: threads and bell.Iprobe())
