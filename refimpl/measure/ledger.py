@@ -28,7 +28,8 @@ class Message(NamedTuple):
 class Ledger:
     """Counts of one or more runs, of all their ranks, in the local world and under MPI alike.
 
-    trace    keep every message in `.trace` (a list of `Message`, in the order in which they were received)
+    trace    keep every message in `.trace` (a list of `Message`, in the order in which they were received); under MPI,
+             where ranks share no clock, it stays empty
 
     Each query adds up what matches all the filters that are not None: `rank` is a world rank (the sender), `phase` any
     one label of the nested `comm.phase(...)` blocks, `group` a communicator's name, `collective` such as "all_reduce".
@@ -91,8 +92,8 @@ class Ledger:
         return _total(self._flops, rank, phase, None, kind)
 
     def phases(self):
-        """All labels that occurred, sorted."""
-        return sorted({label for key in (*self._sent, *self._seconds, *self._flops) for label in key[-2]})
+        """All labels that occurred, sorted as text."""
+        return sorted({label for key in (*self._sent, *self._seconds, *self._flops) for label in key[-2]}, key=str)
 
     def _sum(self, column, rank, phase, group, collective, dst):
         return sum(
@@ -105,7 +106,7 @@ class Ledger:
     def __str__(self):
         rows = defaultdict(_nothing)
         for (_, _, group, phases, collective), (messages, nbytes) in self._sent.items():
-            key = (" / ".join(phases) or "-", group, collective or "point to point")
+            key = (" / ".join(map(str, phases)) or "-", group, collective or "point to point")
             rows[key][0] += messages
             rows[key][1] += nbytes
         lines = [f"{'phase':24} {'group':8} {'call':16} {'messages':>10} {'bytes':>14}"]

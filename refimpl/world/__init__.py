@@ -5,4 +5,7 @@ from refimpl.world.launch import run
 from refimpl.world.mesh import Mesh
 from refimpl.world.network import Link, Network
 
-__all__ = ["CollectiveMismatchError", "DeadlockError", "Link", "Mesh", "Network", "UndeliveredMessageError", "WorldError", "run"]
+__all__ = [
+    "CollectiveMismatchError", "DeadlockError", "Link", "Mesh", "Network", "UndeliveredMessageError", "WorldError",
+    "run",
+]

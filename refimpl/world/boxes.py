@@ -32,7 +32,8 @@ class Group:
 
     def undelivered(self):
         """[(sender, receiver, messages, more words)] of what was sent and not received."""
-        return [(self.ranks[src], self.ranks[dst], box.open, f", tag {tag}, of {self.name}" if tag != COLLECTIVE_TAG else f" in a collective of {self.name}")
+        place = lambda tag: " in a collective" if tag == COLLECTIVE_TAG else f", tag {tag},"
+        return [(self.ranks[src], self.ranks[dst], box.open, f"{place(tag)} of {self.name}")
                 for (src, dst, tag), box in self.boxes.items() if box.open]
 
 
@@ -133,7 +134,8 @@ class Splitting:
 
     def what(self):
         """See deadlock.py."""
-        return "for", [r for i, r in enumerate(self.group.ranks) if i not in self.answers], f"in split of {self.group.name}"
+        missing = [world_rank for rank, world_rank in enumerate(self.group.ranks) if rank not in self.answers]
+        return "for", missing, f"in split of {self.group.name}"
 
 
 def where(request):

@@ -17,6 +17,7 @@ import math
 import operator
 from contextlib import contextmanager
 from functools import cached_property
+from numbers import Real
 
 import numpy as np
 
@@ -141,17 +142,15 @@ class Communicator:
 
     def compute(self, flops, kind="compute"):
         """Declare `flops` operations: counted by the ledger; on the virtual clock they take flops / network.flops."""
-        if not 0 <= flops < math.inf:
-            raise ValueError(f"flops={flops!r}: must be a number of operations, 0 or more")
+        flops = amount("flops", flops, "must be a number of operations, 0 or more")
         if self.me.ledger is not None:
             self.me.ledger.record_flops(self.me.rank, flops, self.me.phase, kind)
 
     def elapse(self, seconds, kind="elapse"):
         """Let `seconds` pass on the virtual clock; without a network nothing happens."""
-        if not 0 <= seconds < math.inf:
-            raise ValueError(f"seconds={seconds!r}: time only goes forward; give 0 or more")
+        amount("seconds", seconds, "time only goes forward; give 0 or more")
 
-    # -- what collectives are made of -----------------------------------------------------------------------------------
+    # -- what collectives are made of ---------------------------------------------------------------------------------
     def collective(self, name, bare=False, **agree):
         """Enter the collective `name`: messages inside carry it, and `agree` must be equal on all ranks.
 
@@ -205,6 +204,13 @@ class Communicator:
 
     def _split(self, color, key, name):
         raise NotImplementedError
+
+
+def amount(name, value, expected):
+    """`value` as a float, as a float32 would lose what is added to it; ValueError unless it is finite, 0 or more."""
+    if not (isinstance(value, Real) and 0 <= value < math.inf):
+        raise ValueError(f"{name}={value!r}: {expected}")
+    return float(value)
 
 
 def whole(value, last):

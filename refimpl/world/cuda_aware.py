@@ -17,7 +17,8 @@ def cuda_aware(mpi):
     """
     chosen = os.environ.get("REFIMPL_CUDA_AWARE", "auto")
     if chosen not in ("0", "1", "auto", ""):
-        raise ValueError(f"REFIMPL_CUDA_AWARE={chosen!r}: must be 0 (stage through the host), 1 (device buffers) or auto")
+        raise ValueError(f"REFIMPL_CUDA_AWARE={chosen!r}: must be 0 (stage through the host), "
+                         "1 (device buffers) or auto")
     if chosen in ("0", "1"):
         return chosen == "1", "REFIMPL_CUDA_AWARE"
     kinds = mpi.COMM_WORLD.Get_info().Get("mpi_memory_alloc_kinds") or ""

@@ -12,7 +12,7 @@ SHOWN = 16                                  # ranks in a report before it says "
 
 
 def deadlock_report(tasks):
-    """The text of a DeadlockError: each unfinished rank, what it waits for and where, and the circle if there is one."""
+    """The text of a DeadlockError: each unfinished rank, what it waits for and where, and a circle if there is one."""
     stuck = {task.rank: (*task.waiting.what(), task) for task in tasks if not task.finished}
     lines = [f"no rank can go on: {len(stuck)} of {len(tasks)} ranks wait for ever"]
     for rank, (verb, ranks, details, task) in list(stuck.items())[:SHOWN]:

@@ -80,7 +80,8 @@ class Hub:
         if self.stopped is not None:
             raise self.stopped()
         if getcurrent() is not task.greenlet:
-            raise WorldError(f"rank {task.rank}'s communicator is used outside its rank: inside a run, use the one it gives to the program")
+            raise WorldError(f"rank {task.rank}'s communicator is used outside its rank: "
+                             "inside a run, use the one that it gives to the program")
         task.waiting = waiting
         if self.ready and self.failure is None:
             self.next().greenlet.switch()             # straight to the next rank, not by way of the hub

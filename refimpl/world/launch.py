@@ -57,9 +57,9 @@ def run(program, size, *args, ledger=None, network=None, rendezvous=None, gather
             raise ValueError(f"REFIMPL_RENDEZVOUS={rendezvous!r}: must be 0 or 1")
         rendezvous = rendezvous == "1"
     if under_mpi():
-        from refimpl.world.mpi_job import run_mpi      # mpi4py starts MPI when it is imported: not before it is needed
+        from refimpl.world.mpi_job import run_mpi  # mpi4py starts MPI when imported: not before it is needed
 
-        return run_mpi(program, ranks, args, ledger=ledger, network=network, rendezvous=rendezvous, gather=gather, seed=seed)
+        return run_mpi(program, ranks, args, ledger, network, rendezvous, gather, seed)
     from refimpl.world.local import run_local
 
-    return run_local(program, ranks, args, ledger=ledger, network=network, rendezvous=rendezvous, seed=seed)
+    return run_local(program, ranks, args, ledger, network, rendezvous, seed)

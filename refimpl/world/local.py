@@ -21,8 +21,9 @@ def run_local(program, size, args, ledger, network, rendezvous, seed):
     """`run` in this process: see `launch.run`."""
     world = LocalWorld(size, ledger, network, rendezvous)
     group = Group(world, tuple(range(size)), "world")
-    results = world.run([partial(program, LocalCommunicator(group, task.rank, task, Rank(task.rank, size, seed, ledger)), *args)
-                         for task in world.tasks])
+    ranks = [Rank(r, size, seed, ledger) for r in range(size)]
+    comms = [LocalCommunicator(group, me.rank, task, me) for me, task in zip(ranks, world.tasks, strict=True)]
+    results = world.run([partial(program, comm, *args) for comm in comms])
     if left := [found for group in world.groups for found in group.undelivered()]:
         raise UndeliveredMessageError(undelivered_report(left))
     return results
@@ -118,8 +119,8 @@ class LocalCommunicator(Communicator):
                     world.ledger.record_time(me.rank, arrival - task.clock, self.name, me.phase, "wait")
                 task.clock = arrival
         if world.trace is not None:
-            call = message.agreement and message.agreement[0]
-            world.trace.append(Message(src, me.rank, message.array.nbytes, self.name, message.phase, call, message.start, arrival))
+            nbytes, call = message.array.nbytes, message.agreement and message.agreement[0]
+            world.trace.append(Message(src, me.rank, nbytes, self.name, message.phase, call, message.start, arrival))
 
     def _let_earlier_ranks_run(self, time):
         """Give way to ranks whose clock is before `time`: they reach a shared port first."""
@@ -145,7 +146,7 @@ class LocalCommunicator(Communicator):
         super().elapse(seconds, kind)
         if self.world.network is None:
             return
-        self.task.clock += seconds
+        self.task.clock += float(seconds)
         if self.world.ledger is not None:
             self.world.ledger.record_time(self.me.rank, seconds, None, self.me.phase, kind)
 

@@ -27,12 +27,15 @@ def run_mpi(program, size, args, ledger, network, rendezvous, gather, seed):
     """`run` under mpirun: see `launch.run`. Every rank gets all results (pickled), and the ledger of all ranks."""
     world = MPI.COMM_WORLD
     if size != world.Get_size():
-        raise ValueError(f"size={size}, but mpirun started {world.Get_size()} ranks: run {world.Get_size()}, or mpirun -n {size}")
+        there = world.Get_size()
+        raise ValueError(f"size={size}, but mpirun started {there} ranks: run {there}, or mpirun -n {size}")
     if network is not None:
-        raise ValueError("network=...: the virtual clock runs in the local world only; start without mpirun, or without network")
+        raise ValueError("network=...: the virtual clock runs in the local world only; "
+                         "start without mpirun, or without network")
     job = Job(rendezvous)
     mine = None if ledger is None else Ledger()
-    comm = MPICommunicator(job.duplicate(world), Rank(world.Get_rank(), size, seed, mine), tuple(range(size)), "world", job)
+    me = Rank(world.Get_rank(), size, seed, mine)
+    comm = MPICommunicator(job.duplicate(world), me, tuple(range(size)), "world", job)
     try:
         result = program(comm, *args)
     except BaseException as error:
@@ -82,8 +85,10 @@ class Job:
 
         words    a function that says what is waited for, should it take too long
         """
-        with self.watchdog.waits(words):
-            requests = list(requests)
+        self.watchdog.waiting = words                 # as in `watchdog.waits`, which costs a microsecond
+        try:
+            if self.posted:
+                requests = list(requests)
             while self.posted and requests:
                 done = MPI.Request.Waitany(requests + [receiving.request for receiving in self.posted])
                 if done < len(requests):
@@ -91,6 +96,8 @@ class Job:
                 else:
                     self.posted.pop(done - len(requests)).announced()
             MPI.Request.Waitall(requests)
+        finally:
+            self.watchdog.waiting = None
 
     def end(self, delivered):
         """Leave nothing behind that MPI could still read or write; free the communicators."""

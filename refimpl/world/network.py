@@ -16,6 +16,7 @@ import math
 from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,10 @@ class Link:
     def __post_init__(self):
         for name in ("alpha", "beta"):
             value = getattr(self, name)
-            if not (isinstance(value, (int, float)) and math.isfinite(value) and value >= 0):
+            if not (isinstance(value, Real) and math.isfinite(value) and value >= 0):
                 unit = "seconds" if name == "alpha" else "seconds per byte"
                 raise ValueError(f"{name}={value!r}: a link needs a finite number of {unit}, 0 or more")
+            object.__setattr__(self, name, float(value))      # also of a NumPy float32, in which clocks would lose time
 
 
 @dataclass(frozen=True)
@@ -53,14 +55,16 @@ class Network:
         if not isinstance(self.intra, Link) or not isinstance(self.inter, Link | None):
             raise ValueError(f"intra={self.intra!r}, inter={self.inter!r}: a network is made of Link(alpha, beta)")
         if (self.inter is None) != (self.node_size is None):
-            raise ValueError(f"inter={self.inter!r} and node_size={self.node_size!r}: give both (several nodes) or neither (one)")
+            raise ValueError(f"inter={self.inter!r} and node_size={self.node_size!r}: "
+                             "give both (several nodes) or neither (one)")
         for name in ("node_size", "nics_per_node"):
             value = getattr(self, name)
-            if value is not None and not (isinstance(value, int) and value >= 1):
+            if value is not None and not (isinstance(value, Integral) and value >= 1):
                 raise ValueError(f"{name}={value!r}: must be a whole number, 1 or more")
         if self.nics_per_node is not None and self.inter is None:
-            raise ValueError(f"nics_per_node={self.nics_per_node} without an inter link: give inter=Link(...) and node_size")
-        if self.flops is not None and not self.flops > 0:
+            raise ValueError(f"nics_per_node={self.nics_per_node} without an inter link: "
+                             "give inter=Link(...) and node_size")
+        if self.flops is not None and not (isinstance(self.flops, Real) and self.flops > 0):
             raise ValueError(f"flops={self.flops!r}: must be operations per second, more than 0, or None")
 
     def node(self, rank):

@@ -22,9 +22,11 @@ def payload(x):
         x = x if on_device else np.asarray(x)
     dtype = x.dtype
     if dtype.kind not in "biufc":
-        raise ValueError(f"an array of dtype {dtype} cannot be sent: only booleans, integers, floats and complex numbers")
+        raise ValueError(f"an array of dtype {dtype} cannot be sent: "
+                         "only booleans, integers, floats and complex numbers")
     if not dtype.isnative:
-        raise ValueError(f"an array of dtype {dtype} has the other byte order: send x.astype(x.dtype.newbyteorder('='))")
+        raise ValueError(f"an array of dtype {dtype} has the other byte order: "
+                         "send x.astype(x.dtype.newbyteorder('='))")
     return x
 
 

@@ -23,8 +23,8 @@ def encode(x, number, agreement):
     """The header of array `x` as HEADER_BYTES bytes; ValueError when it does not fit."""
     text = json.dumps([x.dtype.str, x.shape, library(x), number, agreement]).encode()
     if len(text) > HEADER_BYTES:
-        raise ValueError(f"the header of an array of shape {x.shape} takes {len(text)} bytes, {HEADER_BYTES} is the most: "
-                         "use fewer axes")
+        raise ValueError(f"the header of an array of shape {x.shape} takes {len(text)} bytes, "
+                         f"{HEADER_BYTES} is the most: use fewer axes")
     header = np.full(HEADER_BYTES, ord(" "), np.uint8)
     header[:len(text)] = np.frombuffer(text, np.uint8)
     return header
