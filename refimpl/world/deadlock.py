@@ -7,6 +7,7 @@ A waiting task says so itself: `task.waiting.what()` is (verb, world ranks waite
 """
 
 import os
+import sys
 
 SHOWN = 16                                  # ranks in a report before it says "and so many more"
 
@@ -50,12 +51,17 @@ def find_circle(waits):
 
 
 def location(frame):
-    """file:line of the innermost frame that is not the world's or a collective's own."""
+    """file:line of the innermost frame that is not the world's or a collective's own; in a notebook "Cell In[5]:2"."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     inner = tuple(os.path.join(package, part, "") for part in ("world", "collectives"))
     while frame is not None and frame.f_back is not None and frame.f_code.co_filename.startswith(inner):
         frame = frame.f_back
-    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}" if frame else "an unknown line"
+    if frame is None:
+        return "an unknown line"
+    path = frame.f_code.co_filename
+    shell = "IPython" in sys.modules and sys.modules["IPython"].get_ipython()
+    cell = shell and shell.compile.format_code_name(path)             # ("Cell", "In[5]"), or None for a file
+    return f"{' '.join(cell) if cell else os.path.basename(path)}:{frame.f_lineno}"
 
 
 def undelivered_report(left):

@@ -32,8 +32,8 @@ def run_local(program, size, args, ledger, network, rendezvous, seed):
 class LocalWorld(Hub):
     """What all ranks of one run share.
 
-    rendezvous    a send returns only when the receiver has asked for the message; not where ranks share NICs: there
-                  a rank that blocks would come later to a port than it does in truth, and time must not depend on that
+    rendezvous    a send returns only when the receiver has asked for the message; not where ranks share NICs, since a
+                  rank that blocks comes later to a port, and blocking must not change the time
     network       `Network` for the virtual clock, or None
     """
 

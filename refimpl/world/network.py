@@ -40,7 +40,8 @@ class Network:
     """The machine that the virtual clock imagines.
 
     intra, inter     `Link` between ranks of one node, and of different nodes (then `node_size` ranks make a node)
-    nics_per_node    ports that the ranks of a node share on the inter link; None: one for every rank
+    nics_per_node    ports that the ranks of a node share on the inter link; None: one for every rank. With it sends do
+                     not block, `rendezvous` or not: who comes first to a port must not depend on who blocks
     flops            floating-point operations per second of a rank; None: computing takes no time
     ValueError when the parts do not fit together.
     """

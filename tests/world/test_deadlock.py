@@ -3,7 +3,9 @@
 import inspect
 import os
 import re
+import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -131,6 +133,15 @@ def test_the_finally_clauses_of_ranks_that_wait_for_ever_run():
     ({r: r + 1 for r in range(100_000)}, None)])
 def test_a_circle_is_found_where_there_is_one(waits, circle):
     assert find_circle(waits) == circle
+
+
+def test_in_a_notebook_the_line_is_in_a_numbered_cell(monkeypatch):
+    cells = {__file__: ("Cell", "In[5]")}
+    shell = SimpleNamespace(compile=SimpleNamespace(format_code_name=cells.get))
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    assert re.search(r"rank 0 waits .* at Cell In\[5\]:\d+$", report(lambda comm: comm.recv(0), 1), re.MULTILINE)
+    cells.clear()
+    assert f", at {HERE}:" in report(lambda comm: comm.recv(0), 1)
 
 
 def test_ranks_in_words():
