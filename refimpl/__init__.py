@@ -17,6 +17,6 @@ from refimpl.world import (
 
 __version__ = "0.1.0"
 __all__ = [
-    "CollectiveMismatchError", "DeadlockError", "Layout", "Ledger", "Link", "Mesh", "Network", "UndeliveredMessageError",
-    "WorldError", "run",
+    "CollectiveMismatchError", "DeadlockError", "Layout", "Ledger", "Link", "Mesh", "Network",
+    "UndeliveredMessageError", "WorldError", "run",
 ]

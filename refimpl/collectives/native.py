@@ -1,4 +1,4 @@
-"""MPI's own all-reduce, to compare ours with. It counts no bytes, and it takes arrays of the host only."""
+"""MPI's own collectives, to compare ours with. They count no bytes, and take arrays of the host only."""
 
 from refimpl.arrays import is_device
 
@@ -12,10 +12,47 @@ def all_reduce_(x, comm, op="sum"):
     x (any shape), C-contiguous    ValueError in the local world, and for arrays of a device
     Order of additions, and what becomes of NaN in max and min, are up to the MPI library.
     """
-    if not hasattr(comm, "native_all_reduce"):
-        raise ValueError("algorithm='native' is MPI's own, and this is the local world: "
-                         "use 'ring', 'doubling' or 'auto'")
+    mpi, op = _mpi(comm, x), _op(op, x)
+    with comm.in_native("MPI_Allreduce"):
+        flat = x.reshape(-1)
+        for a, b in comm.native_pieces(flat.size):
+            comm.mpi.Allreduce(mpi.IN_PLACE, flat[a:b], getattr(mpi, op))
+    return x
+
+
+def reduce_scatter(x, comm, op, out):
+    """Chunk r of the reduction of x, in `out`, with MPI_Reduce_scatter.
+
+    x (n, ...), out (len(chunk r), ...), both C-contiguous    ValueError as for all_reduce_
+    """
+    mpi, op = _mpi(comm, x), _op(op, x)
+    with comm.in_native("MPI_Reduce_scatter"):
+        counts = comm.mpi.allgather(out.size)
+        comm.mpi.Reduce_scatter(x, out, counts, getattr(mpi, op))
+    return out
+
+
+def all_gather(x, comm, out):
+    """Every rank's chunk of `out`, in `out`, with MPI_Allgatherv.
+
+    x (len(chunk r), ...), out (n, ...), both C-contiguous    ValueError as for all_reduce_
+    """
+    _mpi(comm, x)
+    with comm.in_native("MPI_Allgatherv"):
+        comm.mpi.Allgatherv(x, [out, comm.mpi.allgather(x.size)])
+    return out
+
+
+def _mpi(comm, x):
+    """The module mpi4py.MPI; ValueError where MPI has no collectives for x."""
+    if not hasattr(comm, "mpi"):
+        raise ValueError("algorithm='native' is MPI's own, and this is the local world: use 'ring', 'doubling' or 'auto'")
     if is_device(x):
         raise ValueError("algorithm='native' takes arrays of the host: use 'ring' for arrays of a device")
-    comm.native_all_reduce(x, (LOGICAL if x.dtype.kind == "b" else OPS)[op])
-    return x
+    from mpi4py import MPI
+
+    return MPI
+
+
+def _op(op, x):
+    return (LOGICAL if x.dtype.kind == "b" else OPS)[op]

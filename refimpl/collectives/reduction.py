@@ -8,7 +8,8 @@ from difflib import get_close_matches
 
 from refimpl.arrays import array_namespace
 
-OPS = ("sum", "prod", "max", "min")
+UFUNCS = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum"}
+OPS = tuple(UFUNCS)
 
 
 def check_op(op, dtype):
@@ -24,12 +25,11 @@ def check_op(op, dtype):
         raise ValueError(f"op={op!r} of complex numbers: they have no order; reduce real and imaginary parts apart")
 
 
+def ufunc(op, x):
+    """The elementwise function of `op` in the library of x: ufunc(a, b, out=c). NaN wins in max and min."""
+    return getattr(array_namespace(x), UFUNCS[op])
+
+
 def combine_(op, target, incoming):
-    """target = op(target, incoming), in place, elementwise; both of one shape. NaN wins in max and min."""
-    if op == "sum":
-        target += incoming
-    elif op == "prod":
-        target *= incoming
-    else:
-        xp = array_namespace(target)
-        (xp.maximum if op == "max" else xp.minimum)(target, incoming, out=target)
+    """target = op(target, incoming), in place, elementwise; both of one shape."""
+    ufunc(op, target)(target, incoming, out=target)

@@ -2,7 +2,7 @@
 
     level 1    [0 1]   [2 3]   [4 5]       Ranks merge into blocks of 2, 4, 8, ...; each block has one head.
     level 2    [0 1 2 3]       [4 5]       Gathering, the head of one half sends the whole half to the other head;
-    level 3    [0 1 2 3 4 5]               broadcasting and scattering run the same tree backwards, largest block first.
+    level 3    [0 1 2 3 4 5]               broadcasting and scattering run the same tree backwards, largest blocks first.
 
 A block holds consecutive ranks, so what its head holds is one consecutive piece of the result. The head is chosen by
 the bits of `root`, so that the head of everything is `root` itself. With root 0 this is the binomial tree.
@@ -13,6 +13,26 @@ P = 2**k, n elements at the root: broadcast lg P (alpha + n beta), gather and sc
 
 from refimpl.arrays import array_namespace
 from refimpl.collectives.chunks import bounds
+from refimpl.collectives.reduction import combine_
+
+
+def all_reduce_(x, comm, op="sum"):
+    """Reduce x over the ranks, in place, on every rank: up the tree to rank 0, and back down.
+
+    x (any shape), the same on every rank    2 (P-1) messages of n elements over all ranks; 2 lg P (alpha + n beta)
+    """
+    room = array_namespace(x).empty_like(x)
+    for here, there, _ in merges(comm.rank, comm.size, root=0):
+        if comm.rank == there:
+            comm.send(x, here)
+        else:
+            combine_(op, x, comm.recv(there, out=room))
+    for here, there, _ in reversed(merges(comm.rank, comm.size, root=0)):
+        if comm.rank == here:
+            comm.send(x, there)
+        else:
+            comm.recv(here, out=x)
+    return x
 
 
 def broadcast(x, comm, root):

@@ -44,6 +44,49 @@ def doubling_messages(P):
     return doubling_all_reduce(1, P)
 
 
+def rabenseifner_all_reduce(n, P, rank):
+    """Elements that `rank` sends: halving, everything but its own chunk; doubling, the chunks that it has, each round.
+
+    Over all ranks 2 (P-1) n, as a ring: folding costs what fewer chunks save. (Rabenseifner 2004)
+    """
+    K = 2 ** (P.bit_length() - 1)
+    rem = P - K
+    if rank < 2 * rem and rank % 2 == 0:
+        return n                                              # hands its array over, and sits out
+    place = rank // 2 if rank < 2 * rem else rank - rem
+    halving = n - chunk(n, K, place)
+    doubling = sum(chunk(n, K, k) for half in powers_below(K) for k in range(place // half * half, place // half * half + half))
+    return halving + doubling + (n if rank < 2 * rem else 0)
+
+
+def powers_below(K):
+    """1, 2, 4, ... below K."""
+    return [2**k for k in range((K - 1).bit_length())]
+
+
+def rabenseifner_messages(P):
+    """Messages over all ranks: 2 lg K for each of K, and 2 for each rank that folds."""
+    rounds = P.bit_length() - 1
+    return 2**rounds * 2 * rounds + 2 * (P - 2**rounds)
+
+
+def hierarchical_all_reduce(n, N, M, rank):
+    """Elements that `rank` of N * M sends, N a node: {"node": inside it, "nodes": between nodes}. (Cho et al. 2019)"""
+    place, node = rank % N, rank // N
+    mine = chunk(n, N, place)
+    return {"node": ring_all_reduce(n, N, place), "nodes": ring_all_reduce(mine, M, node)}
+
+
+def tree_all_reduce(n, P):
+    """Elements sent over all ranks: every rank but one sends its sum up once, and gets the result down once."""
+    return 2 * (P - 1) * n
+
+
+def direct_all_gather(n, P, rank):
+    """Elements that `rank` sends of the n that all have in the end: its own chunk, to every other."""
+    return (P - 1) * chunk(n, P, rank)
+
+
 def tree_broadcast(n, P):
     """Elements sent over all ranks: every rank but the root receives all n once."""
     return (P - 1) * n

@@ -39,7 +39,7 @@ def column_parallel_backward_input(dy, saved):
     """
     saved, comm = saved
     dx, pending = layers.linear_backward_input(dy, saved)
-    return all_reduce(dx, comm, out=dx), pending
+    return all_reduce(dx, comm, algorithm="ring", out=dx), pending
 
 
 def column_parallel_backward_weight(pending):
@@ -63,7 +63,7 @@ def row_parallel(x, w, b, comm):
     One all-reduce of y; then the bias, once.
     """
     y, (x, w, _) = layers.linear(x, w)
-    y = all_reduce(y, comm, out=y)
+    y = all_reduce(y, comm, algorithm="ring", out=y)
     return (y if b is None else y + b), (x, w, b)
 
 

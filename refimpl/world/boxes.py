@@ -20,6 +20,7 @@ class Group:
         self.boxes = {}                               # (src, dst, tag) -> Box
         self.calls = {}                               # number of a collective -> [agreement, a rank, ranks to come]
         self.split = None
+        self.twin = None                              # the group once more, for work in the background
         world.groups.append(self)
 
     def box(self, src, dst, tag):
@@ -50,7 +51,7 @@ class Box:
 class Sending(Request):
     """A message and its sender's request in one."""
 
-    taken = waits = False
+    taken = waits = given_back = False
     start = head = duration = 0.0                     # on the virtual clock: see network.py
 
     def __init__(self, comm, array, dst, tag):
@@ -63,6 +64,18 @@ class Sending(Request):
         if not self.taken and comm.world.rendezvous:
             self.waits = True
             comm.world.block(comm.task, self)
+
+    def wait_given_back(self):
+        """Block until the receiver has used the array that was lent to it."""
+        if not self.given_back:
+            self.waits = True
+            self.comm.world.block(self.comm.task, self)
+
+    def go_on(self):
+        """Wake the sender, if it waits."""
+        if self.waits:
+            self.waits = False
+            self.comm.world.wake(self.comm.task)
 
     def what(self):
         """See deadlock.py."""
@@ -82,8 +95,7 @@ class Receiving(Request):
         """Match the ticket with `message`; wake whoever waits for that."""
         self.message = message
         message.taken = True
-        if message.waits:
-            self.comm.world.wake(message.comm.task)
+        message.go_on()
         if self.blocked:
             self.comm.world.wake(self.comm.task)
 
@@ -104,14 +116,30 @@ class Receiving(Request):
             out[...] = array
         else:
             self.out = array
-        self.done, self.message = True, None
+        self.done = True
         self.box.open -= 1
         comm._arrive(message)
         return self.out
 
+    def give_back(self):
+        """The array that was lent with the message may be changed again."""
+        self.message.given_back = True
+        self.message.go_on()
+
     def what(self):
         """See deadlock.py."""
         return "for a message from", [self.comm.ranks[self.src]], where(self)
+
+
+class Background(Request):
+    """Work in the background of a rank."""
+
+    def __init__(self, comm, task):
+        self.comm, self.task = comm, task
+
+    def wait(self):
+        """What the work returned, when it is done; moves the rank's clock to that time."""
+        return self.comm.task.join(self.task)
 
 
 class Splitting:

@@ -21,6 +21,7 @@ from numbers import Real
 
 import numpy as np
 
+from refimpl.arrays import array_namespace
 from refimpl.world.agreement import Collective, common, describe
 from refimpl.world.errors import CollectiveMismatchError
 from refimpl.world.payload import payload
@@ -63,6 +64,7 @@ class Communicator:
         self.agreement = None                # of the collective that this rank is in: (name, number, what must agree)
         self.bare = False                    # may that collective's messages travel without header?
         self.calls = 0                       # collectives entered so far
+        self.node_groups = None              # hierarchical collectives keep their communicators here
 
     def __repr__(self):
         return f"<rank {self.rank} of {self.size} in {self.name}>"
@@ -86,6 +88,15 @@ class Communicator:
         received = self.irecv(src, tag, out).wait()
         sending.wait()
         return received
+
+    def sendrecv_reduce(self, x, dst, src, own, combine, out):
+        """Send `x` to `dst` and put combine(own, what `src` sends) into `out`: a ring's step, as one.
+
+        own, out    arrays of the shape and dtype of what comes, perhaps the same one
+        combine     such as numpy.add: combine(a, b, out=c)
+        """
+        incoming = self.sendrecv(x, dst, src, out=array_namespace(own).empty_like(own))
+        return combine(own, incoming, out=out)
 
     def isend(self, x, dst, tag=0):
         """Start sending `x` to `dst`; returns a `Request`. Do not change `x` before its `wait` returns."""
@@ -120,6 +131,17 @@ class Communicator:
             except TypeError:
                 raise ValueError(f"color={color!r}: must be a whole number, or None to belong to no group") from None
         return self._split(color, key, name or f"{self.name}.split")
+
+    def node(self, rank):
+        """The node (host) of a rank of this group: a number, the same for ranks that share a node."""
+        raise NotImplementedError
+
+    def background(self, work):
+        """Start `work(twin)` beside this rank's program, after what was started before; returns a `Request`.
+
+        twin: a communicator of the same ranks, for this work alone. Every rank must start the same works in one order.
+        """
+        raise NotImplementedError
 
     @contextmanager
     def phase(self, label):

@@ -12,18 +12,24 @@ import sys
 SHOWN = 16                                  # ranks in a report before it says "and so many more"
 
 
-def deadlock_report(tasks):
-    """The text of a DeadlockError: each unfinished rank, what it waits for and where, and a circle if there is one."""
-    stuck = {task.rank: (*task.waiting.what(), task) for task in tasks if not task.finished}
-    lines = [f"no rank can go on: {len(stuck)} of {len(tasks)} ranks wait for ever"]
-    for rank, (verb, ranks, details, task) in list(stuck.items())[:SHOWN]:
-        lines.append(f"  rank {rank} waits {verb} {numbered(ranks)}, {details}, at {location(task.greenlet.gr_frame)}")
-    if len(stuck) > SHOWN:
-        lines.append(f"  ... and {len(stuck) - SHOWN} more ranks")
-    circle = find_circle({rank: ranks[0] for rank, (_, ranks, *_) in stuck.items()})
+def deadlock_report(stuck, size):
+    """The text of a DeadlockError: each unfinished task, what it waits for and where, and the circle if there is one.
+
+    stuck    the tasks that wait for ever        size    ranks of the world
+    """
+    waits = [(task, *task.waiting.what()) for task in stuck]
+    unfinished = {task.rank for task in stuck}
+    lines = [f"no rank can go on: {len(unfinished)} of {size} ranks wait for ever"]
+    for task, verb, ranks, details in waits[:SHOWN]:
+        for_whom = f" {numbered(ranks)}, {details}" if ranks else ""
+        lines.append(f"  rank {task.rank}{' (in the background)' * task.background} waits {verb}{for_whom}, "
+                     f"at {location(task.greenlet.gr_frame)}")
+    if len(waits) > SHOWN:
+        lines.append(f"  ... and {len(waits) - SHOWN} more{' ranks' * (len(waits) == len(unfinished))}")
+    circle = find_circle({task.rank: ranks[0] for task, _, ranks, _ in waits if ranks})
     if circle:
         lines.append("  a circle: rank " + " waits for rank ".join(map(str, circle)))
-    returned = sorted({r for _, ranks, *_ in stuck.values() for r in ranks if tasks[r].finished})
+    returned = sorted({rank for *_, ranks, _ in waits for rank in ranks} - unfinished)
     if returned:
         lines.append(f"  {numbered(returned)} ha{'ve' if len(returned) > 1 else 's'} returned")
     return "\n".join(lines)

@@ -1,4 +1,5 @@
-"""Who runs: every rank is a greenlet, one runs at a time, and the order is the same on every run.
+"""Who runs: every rank is a greenlet, one runs at a time, and the order is the same on every run. Work that a rank does in
+the background is another greenlet of it.
 
     rank 0   =====block                     ====block
     rank 1              ======block             .
@@ -30,35 +31,34 @@ class Hub:
     """
 
     def __init__(self, size, clocked):
-        self.tasks = [Task(self, rank) for rank in range(size)]
-        self.clocked = clocked
+        self.size, self.clocked = size, clocked
+        self.unfinished = {}                          # tasks, in the order of their start
+        self.greenlet = getcurrent()
         self.ready = [] if clocked else deque()       # heap of (clock, order, task), or a queue of tasks
         self.woken = 0
         self.failure = None                           # the first exception of a rank
         self.stopped = None                           # makes the exception for a rank that must not go on
 
-    def run(self, programs):
-        """Run programs[r]() on rank r, for all ranks; the list of their results.
+    def start(self, rank, program, clock=0.0, background=False):
+        """Add a task of `rank` that will run `program()`, at `clock` at the earliest."""
+        task = Task(self, rank, program, clock, background)
+        self.unfinished[task] = None
+        self.wake(task)
+        return task
 
-        Raises the first exception of a rank, with its number noted, or `DeadlockError`.
-        """
-        self.greenlet = getcurrent()
+    def run(self):
+        """Run all tasks to their ends. Raises the first exception of a task, its rank noted, or `DeadlockError`."""
         try:
-            for task, program in zip(self.tasks, programs, strict=True):
-                task.greenlet = greenlet(task.body)
-                task.greenlet.gr_context = copy_context()         # a rank sees np.errstate(...) around `run`
-                task.greenlet.switch(program)         # park each from here: one that starts inside another rank
-                self.wake(task)                       # would inherit its recursion depth
-            while self.ready and self.failure is None:
-                self.next().greenlet.switch()
+            task = None                               # that a blocked one wants to begin: see `block`
+            while (task or self.ready) and self.failure is None:
+                task = (task or self.next()).greenlet.switch()
             if self.failure is not None:
                 raise self.failure
-            if not all(task.finished for task in self.tasks):
-                raise DeadlockError(deadlock_report(self.tasks))
-            return [task.result for task in self.tasks]
+            if self.unfinished:
+                raise DeadlockError(deadlock_report(list(self.unfinished), self.size))
         finally:
             self.stopped = Abandoned
-            for task in self.tasks:
+            for task in list(self.unfinished):
                 if task.greenlet:                     # begun, and not at its end
                     task.greenlet.throw(Abandoned)
             self.stopped = ended
@@ -83,33 +83,53 @@ class Hub:
             raise WorldError(f"rank {task.rank}'s communicator is used outside its rank: "
                              "inside a run, use the one that it gives to the program")
         task.waiting = waiting
-        if self.ready and self.failure is None:
-            self.next().greenlet.switch()             # straight to the next rank, not by way of the hub
-        else:
-            self.greenlet.switch()
+        following = self.next() if self.ready and self.failure is None else None
+        if following is not None and following.greenlet:
+            following.greenlet.switch()               # straight to the next task, not by way of the hub, which must
+        else:                                         # begin the others: one that begins inside another greenlet
+            self.greenlet.switch(following)           # inherits its recursion depth
         task.waiting = None
 
 
 class Task:
-    """One rank's greenlet: its program, its virtual clock, what it waits for."""
+    """One greenlet of a rank: its program, its virtual clock, what it waits for."""
 
-    def __init__(self, hub, rank):
-        self.hub, self.rank, self.clock = hub, rank, 0.0
-        self.greenlet = self.result = self.waiting = None
+    def __init__(self, hub, rank, program, clock, background):
+        self.hub, self.rank, self.program, self.clock, self.background = hub, rank, program, clock, background
+        self.result = self.waiting = None
         self.finished = False
+        self.waiters = []                             # tasks that wait for this one to finish
+        self.greenlet = greenlet(self.body, hub.greenlet)
+        self.greenlet.gr_context = copy_context()     # a rank sees np.errstate(...) around `run`
 
-    def body(self, program):
-        """Park; then run the program and keep its result, or its exception with the rank's number."""
+    def body(self):
+        """Run the program and keep its result, or its exception with the rank's number."""
+        hub = self.hub
         try:
-            self.hub.greenlet.switch()
-            self.result = program()
-            self.finished = True
+            self.result = self.program()
         except Abandoned:
-            pass
-        except BaseException as error:                # Ctrl-C, too, lands in the rank that runs
-            if self.hub.failure is None and self.hub.stopped is None:
-                error.add_note(f"(raised on rank {self.rank} of {len(self.hub.tasks)})")
-                self.hub.failure = error
+            return
+        except BaseException as error:                # Ctrl-C, too, lands in the task that runs
+            if hub.failure is None and hub.stopped is None:
+                error.add_note(f"(raised on rank {self.rank} of {hub.size})")
+                hub.failure = error
+            return
+        self.finished, self.program = True, None
+        del hub.unfinished[self]
+        for task in self.waiters:
+            hub.wake(task)
+
+    def join(self, other):
+        """Wait until `other`, of the same rank, is finished, on the clock, too; its result."""
+        if not other.finished:
+            other.waiters.append(self)
+            self.hub.block(self, other)
+        self.clock = max(self.clock, other.clock)
+        return other.result
+
+    def what(self):
+        """What a task that waits for this one waits for: see deadlock.py."""
+        return "for its own work in the background", [], ""
 
 
 def ended():

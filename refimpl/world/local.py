@@ -1,32 +1,39 @@
 """N ranks in this process, one running at a time: the same run every time, exact deadlocks, virtual time.
 
 `hub.py` decides who runs, `boxes.py` is where messages meet those who wait for them. A send copies, so that a later
-change of the array cannot reach the receiver. Virtual time (`network.py`) depends only on what each rank does, in its
+change of the array cannot reach the receiver; a collective may lend its array instead, since both sides are known to
+wait, and the receiver adds straight from the sender's memory. Virtual time (`network.py`) depends only on what each rank does, in its
 own order: never on who happened to run first, except where ranks share a NIC.
 """
 
+from copy import copy
 from functools import partial
 
 from refimpl.measure.ledger import Message
 from refimpl.world.agreement import common
-from refimpl.world.boxes import Group, Receiving, Sending, Splitting
-from refimpl.world.communicator import Communicator, Rank
+from refimpl.world.boxes import Background, Group, Receiving, Sending, Splitting
+from refimpl.world.communicator import COLLECTIVE_TAG, Communicator, Rank
 from refimpl.world.deadlock import undelivered_report
 from refimpl.world.errors import UndeliveredMessageError
 from refimpl.world.hub import Hub
 from refimpl.world.network import Ports
 
+LENT_BYTES = 32 * 1024                                # smaller arrays are copied faster than two ranks switch
 
-def run_local(program, size, args, ledger, network, rendezvous, seed):
+
+def run_local(program, size, args=(), ledger=None, network=None, rendezvous=False, seed=0):
     """`run` in this process: see `launch.run`."""
     world = LocalWorld(size, ledger, network, rendezvous)
     group = Group(world, tuple(range(size)), "world")
-    ranks = [Rank(r, size, seed, ledger) for r in range(size)]
-    comms = [LocalCommunicator(group, me.rank, task, me) for me, task in zip(ranks, world.tasks, strict=True)]
-    results = world.run([partial(program, comm, *args) for comm in comms])
+    tasks = []
+    for rank in range(size):
+        comm = LocalCommunicator(group, rank, None, Rank(rank, size, seed, ledger))
+        comm.task = world.start(rank, partial(program, comm, *args))
+        tasks.append(comm.task)
+    world.run()
     if left := [found for group in world.groups for found in group.undelivered()]:
         raise UndeliveredMessageError(undelivered_report(left))
-    return results
+    return [task.result for task in tasks]
 
 
 class LocalWorld(Hub):
@@ -42,6 +49,7 @@ class LocalWorld(Hub):
         self.ledger, self.network = ledger, network
         self.rendezvous = rendezvous and not (network and network.nics_per_node)
         self.trace = ledger.trace if ledger is not None else None
+        self.shared_ports = bool(network and network.nics_per_node)       # ports that more than one task uses
         self.groups = []                              # all of them, to find what was never received
         self.leaving, self.arriving = (Ports(network), Ports(network)) if network else (None, None)
 
@@ -52,13 +60,14 @@ class LocalCommunicator(Communicator):
     def __init__(self, group, rank, task, me):
         super().__init__(me, group.ranks, rank, group.name)
         self.group, self.task, self.world = group, task, group.world
+        self.twin = self.last = None                  # for work in the background: a communicator, the latest task
 
     # -- messages -------------------------------------------------------------------------------------------------
-    def _isend(self, x, dst, tag):
+    def _isend(self, x, dst, tag, lend=False):
         world = self.world
         if world.stopped is not None:
             raise world.stopped()
-        message = Sending(self, x.copy(), dst, tag)
+        message = Sending(self, x if lend else x.copy(), dst, tag)
         if world.ledger is not None:
             call = self.agreement and self.agreement[0]
             world.ledger.record_message(self.me.rank, self.ranks[dst], x.nbytes, self.name, self.me.phase, call)
@@ -81,6 +90,28 @@ class LocalCommunicator(Communicator):
             box.tickets.append(ticket)
         return ticket
 
+    def sendrecv(self, x, dst, src, tag=0, out=None):
+        """Send `x` to `dst` and receive from `src` at the same time; returns what was received."""
+        if self.agreement is None or out is None or x.nbytes < LENT_BYTES:
+            return super().sendrecv(x, dst, src, tag, out)
+        lent = self._isend(x, dst, COLLECTIVE_TAG, lend=True)
+        ticket = self._irecv(src, COLLECTIVE_TAG, out)
+        ticket.wait()
+        ticket.give_back()
+        lent.wait_given_back()
+        return out
+
+    def sendrecv_reduce(self, x, dst, src, own, combine, out):
+        """Send `x` to `dst`; out = combine(own, what `src` sends), straight from the sender's array."""
+        if x.nbytes < LENT_BYTES:
+            return super().sendrecv_reduce(x, dst, src, own, combine, out)
+        lent = self._isend(x, dst, COLLECTIVE_TAG, lend=True)
+        ticket = self._irecv(src, COLLECTIVE_TAG, None)
+        combine(own, ticket.wait(), out=out)
+        ticket.give_back()
+        lent.wait_given_back()
+        return out
+
     def _agree(self, mine):
         """Compare with the ranks that are in this call already: a disagreement is found by the first who can know."""
         calls, number = self.group.calls, mine[1]
@@ -98,8 +129,8 @@ class LocalCommunicator(Communicator):
         world, network = self.world, self.world.network
         src, dst = self.me.rank, self.ranks[message.dst]
         crosses = network.crosses(src, dst)
-        if crosses and network.nics_per_node:         # a port that others share: first come, first served
-            self._let_earlier_ranks_run(self.task.clock)
+        if world.shared_ports:                        # first come, first served
+            self._let_earlier_tasks_run(self.task.clock)
         link = network.inter if crosses else network.intra
         message.duration = message.array.nbytes * link.beta
         message.start = world.leaving.reserve(src, crosses, self.task.clock, message.duration)
@@ -111,8 +142,8 @@ class LocalCommunicator(Communicator):
         src, arrival = message.comm.me.rank, 0.0
         if world.network is not None:
             crosses = world.network.crosses(src, me.rank)
-            if crosses and world.network.nics_per_node:
-                self._let_earlier_ranks_run(max(task.clock, message.head))
+            if world.shared_ports:
+                self._let_earlier_tasks_run(max(task.clock, message.head))
             arrival = world.arriving.reserve(me.rank, crosses, message.head, message.duration) + message.duration
             if arrival > task.clock:
                 if world.ledger is not None:
@@ -122,8 +153,8 @@ class LocalCommunicator(Communicator):
             nbytes, call = message.array.nbytes, message.agreement and message.agreement[0]
             world.trace.append(Message(src, me.rank, nbytes, self.name, message.phase, call, message.start, arrival))
 
-    def _let_earlier_ranks_run(self, time):
-        """Give way to ranks whose clock is before `time`: they reach a shared port first."""
+    def _let_earlier_tasks_run(self, time):
+        """Give way to tasks whose clock is before `time`: they reach a shared port first."""
         world, task = self.world, self.task
         while world.ready and world.ready[0][0] < time:
             world.wake(task, time)
@@ -150,7 +181,35 @@ class LocalCommunicator(Communicator):
         if self.world.ledger is not None:
             self.world.ledger.record_time(self.me.rank, seconds, None, self.me.phase, kind)
 
+    # -- background ---------------------------------------------------------------------------------------------------
+    def background(self, work):
+        """Start `work(twin)` beside this rank's program, after what was started before; returns a `Request`.
+
+        twin: a communicator of the same ranks, for this work alone. On the virtual clock the work begins now, or when
+        the last one ends; `wait` moves the rank's clock to its end. Every rank must start the same works in one order.
+        """
+        world, group, phase, before = self.world, self.group, self.me.phase, self.last
+        world.shared_ports = True
+        if group.twin is None:
+            group.twin = Group(world, self.ranks, self.name)
+        if self.twin is None:
+            self.twin = LocalCommunicator(group.twin, self.rank, None, copy(self.me))
+        twin = self.twin
+
+        def program():
+            if before is not None:
+                task.join(before)
+            twin.task, twin.me.phase = task, phase
+            return work(twin)
+
+        task = self.last = world.start(self.me.rank, program, self.task.clock, background=True)
+        return Background(self, task)
+
     # -- groups -------------------------------------------------------------------------------------------------------
+    def node(self, rank):
+        """The node of a rank of this group on the network; 0 without one."""
+        return self.world.network.node(self.ranks[rank]) if self.world.network is not None else 0
+
     def _split(self, color, key, name):
         group = self.group
         split = group.split = group.split or Splitting(group)

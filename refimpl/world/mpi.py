@@ -11,17 +11,19 @@ look at a posted header by itself: whoever waits, for anything, also starts the 
 import sys
 import time
 from collections import Counter
+from functools import cache
 
 import numpy as np
 from mpi4py import MPI
 
-from refimpl.arrays import array_namespace
+from refimpl.arrays import array_namespace, is_device
 from refimpl.world.agreement import describe
 from refimpl.world.communicator import Communicator, Request
 from refimpl.world.deadlock import location
 from refimpl.world.payload import library, misfit
 from refimpl.world.wire import HEADER_BYTES, decode, deliver, encode, incoming, outgoing, pieces
 
+SEGMENT_BYTES = 512 * 1024                            # of a ring's step: fits a core's cache beside what it is added to
 BARE = 1                                              # tag of payloads without header; headers have even tags
 NUMBERS = 2**20                                       # payloads on their way from one rank to another at most
 
@@ -32,6 +34,7 @@ class MPICommunicator(Communicator):
     def __init__(self, mpi, me, ranks, name, job):
         super().__init__(me, ranks, mpi.Get_rank(), name)
         self.mpi, self.job = mpi, job
+        self.twin = None                              # for work in the background
         self._numbers = Counter()                     # payloads sent so far, per receiver
 
     # -- messages -------------------------------------------------------------------------------------------------
@@ -42,8 +45,7 @@ class MPICommunicator(Communicator):
         number = self._numbers[dst] = (self._numbers[dst] + 1) % NUMBERS
         header = None if self.bare else encode(x, number, self.agreement)
         if self.me.ledger is not None:
-            call = self.agreement and self.agreement[0]
-            self.me.ledger.record_message(self.me.rank, self.ranks[dst], x.nbytes, self.name, self.me.phase, call)
+            self._record(x, dst)
         if self.bare:
             requests = self._pieces(start, buffer, dst, BARE)
         else:
@@ -64,7 +66,57 @@ class MPICommunicator(Communicator):
         """Send `x` to `dst` and receive from `src` at the same time; returns what was received."""
         if out is not None and library(x) == library(out) and array_namespace(x).may_share_memory(x, out):
             x = x.copy()                              # MPI may write `out` before it has read `x`
+        if self._streams(x, out):
+            self._stream(x, dst, src, out, self.job.limit)
+            return out
         return super().sendrecv(x, dst, src, tag, out)
+
+    def sendrecv_reduce(self, x, dst, src, own, combine, out):
+        """Send `x` to `dst`; out = combine(own, what `src` sends), segment by segment, each while it is in the cache."""
+        if not (self._streams(x, own) and out.flags.c_contiguous):
+            return super().sendrecv_reduce(x, dst, src, own, combine, out)
+        most = min(SEGMENT_BYTES // own.itemsize, self.job.limit)
+        own, result = own.reshape(-1), out.reshape(-1)
+        room = np.empty(min(most, own.size), own.dtype)
+        self._stream(x, dst, src, own, most, room, lambda a, b: combine(own[a:b], room[:b - a], out=result[a:b]))
+        return out
+
+    # -- streams: blocking calls on the arrays' own memory, with no header, no copy, no request ------------------------
+    def _streams(self, x, like):
+        """Whether that will do: both sides know what comes, arrays lie as MPI wants them, and this is the main thread."""
+        return (self.bare and not self.job.polite and like is not None and not is_device(x)
+                and x.flags.c_contiguous and like.flags.c_contiguous)
+
+    def _stream(self, x, dst, src, like, most, room=None, arrived=None):
+        """Send x and receive as many elements as `like` has, `most` at a time.
+
+        Into `like` itself; or, piece by piece, into `room`, and then arrived(a, b) tells which piece lies there.
+        """
+        if self.me.ledger is not None:
+            self._record(x, dst)
+        began = time.perf_counter()
+        x, like = x.reshape(-1), like.reshape(-1)
+        sends, receives = pieces(x.size, most), pieces(like.size, most)
+        with self.job.watchdog.waits(lambda: self._words(f"for a message from rank {self.ranks[src]}")):
+            for k in range(max(len(sends), len(receives))):   # chunks may differ by a row, and so by a piece
+                sending = x[slice(*sends[k])] if k < len(sends) else None
+                if k >= len(receives):
+                    self.mpi.Send(sending, dst, BARE)
+                    continue
+                a, b = receives[k]
+                target = like[a:b] if room is None else room[:b - a]
+                if sending is None:
+                    self.mpi.Recv(target, src, BARE)
+                else:
+                    self.mpi.Sendrecv(sending, dst, BARE, target, src, BARE)
+                if arrived is not None:
+                    arrived(a, b)
+        if self.me.ledger is not None:
+            self.me.ledger.record_time(self.me.rank, time.perf_counter() - began, self.name, self.me.phase, "wait")
+
+    def _record(self, x, dst):
+        call = self.agreement and self.agreement[0]
+        self.me.ledger.record_message(self.me.rank, self.ranks[dst], x.nbytes, self.name, self.me.phase, call)
 
     def _pieces(self, call, buffer, peer, tag):
         """Start `call` for each piece of a contiguous buffer."""
@@ -83,19 +135,36 @@ class MPICommunicator(Communicator):
 
     def _words(self, verb):
         call = f" in {describe(self.agreement)}" if self.agreement else ""
-        frame = sys._current_frames().get(self.job.watchdog.thread_watched)
+        frame = sys._current_frames().get(self.job.watchdog.thread)
         return f"{verb}{call} of {self.name}, at {location(frame)}"
 
     # -- all ranks at once --------------------------------------------------------------------------------------------
-    def native_all_reduce(self, x, op):
-        """MPI_Allreduce in place on the C-contiguous host array `x`; op is MPI's name: SUM, PROD, MAX, MIN.
+    def in_native(self, name):
+        """A context around calls of MPI's own collectives, so that the watchdog can say what this rank is in.
 
         MPI does not look after our receives meanwhile: large messages to this rank travel only once it waits for one.
         """
-        flat = x.reshape(-1)
-        with self.job.watchdog.waits(lambda: self._words("for all ranks in MPI_Allreduce")):
-            for a, b in pieces(flat.size, self.job.limit):
-                self.mpi.Allreduce(MPI.IN_PLACE, flat[a:b], getattr(MPI, op))
+        return self.job.watchdog.waits(lambda: self._words(f"for all ranks in {name}"))
+
+    def native_pieces(self, n):
+        """[start, stop) of the pieces in which n elements fit the count of an MPI call."""
+        return pieces(n, self.job.limit)
+
+    def background(self, work):
+        """Start `work(twin)` in a helper thread, after what was started before; returns a `Request`.
+
+        twin: a communicator of the same ranks, for this work alone. Every rank must start the same works in one order.
+        """
+        helper = self.job.background()
+        if self.twin is None:
+            self.job.progress([self.mpi.Ibarrier()], lambda: self._words("for all ranks to start work in the background"))
+            self.job.owned.append(self.mpi.Dup())
+            self.twin = MPICommunicator(self.job.owned[-1], helper.me(self.me), self.ranks, self.name, helper.job)
+        return helper.start(self.twin, work, self)
+
+    def node(self, rank):
+        """The node of a rank of this group: the lowest world rank on its host."""
+        return hosts()[self.ranks[rank]]
 
     def _split(self, color, key, name):
         self.job.progress([self.mpi.Ibarrier()], lambda: self._words("for all ranks in split"))
@@ -106,6 +175,16 @@ class MPICommunicator(Communicator):
             return None
         self.job.owned.append(mpi)
         return MPICommunicator(mpi, self.me, tuple(self.ranks[r] for r in members), name, self.job)
+
+
+@cache
+def hosts():
+    """Per world rank the lowest rank that shares its host; all ranks must ask."""
+    world = MPI.COMM_WORLD
+    host = world.Split_type(MPI.COMM_TYPE_SHARED)
+    lowest = world.allgather(host.allreduce(world.Get_rank(), MPI.MIN))
+    host.Free()
+    return lowest
 
 
 class SendingMPI(Request):

@@ -7,6 +7,7 @@ them all), and not when all wait for each other (then the watchdog does).
 """
 
 import sys
+import time
 import traceback
 from collections import Counter
 from functools import cache
@@ -18,9 +19,12 @@ from refimpl.world.communicator import Rank
 from refimpl.world.cuda_aware import cuda_aware
 from refimpl.world.deadlock import undelivered_report
 from refimpl.world.errors import UndeliveredMessageError
+from refimpl.world.helper import Helper
 from refimpl.world.mpi import MPICommunicator
 from refimpl.world.watchdog import Watchdog
 from refimpl.world.wire import max_count
+
+POLITE_SECONDS = 50e-6                                # between two looks of the helper thread at its messages
 
 
 def run_mpi(program, size, args, ledger, network, rendezvous, gather, seed):
@@ -43,6 +47,7 @@ def run_mpi(program, size, args, ledger, network, rendezvous, gather, seed):
         if isinstance(error, SystemExit) and error.code and size > 1:
             sys.excepthook(type(error), error, error.__traceback__)         # Python would not call it for this one
         raise
+    job.finish_background(mine)
     job.progress([world.Ibarrier()], lambda: "for the other ranks to return from the program")
     reports = comm.mpi.allgather((job.sent, job.received, mine, result if gather else None))
     left = undelivered(reports)
@@ -62,17 +67,25 @@ def undelivered(reports):
 
 
 class Job:
-    """What all communicators of this process share, for the length of one run."""
+    """What all communicators of this process share, for the length of one run; its helper thread has one of its own.
 
-    def __init__(self, rendezvous):
-        self.rendezvous = rendezvous
+    polite    sleep between looks at messages, instead of spinning: for work beside the rank's program
+    """
+
+    def __init__(self, rendezvous, polite=False):
+        self.rendezvous, self.polite = rendezvous, polite
+        self.helper = None
         self.limit = max_count()
         self.direct, _ = cuda_aware(MPI)              # may device arrays go without staging?
-        self.watchdog = watchdog()
+        self.watch_this_thread()
         self.posted = []                              # receives whose header has not been looked at yet
         self.sending, self.receiving = set(), set()   # requests that nobody has waited for: MPI may use their buffers
         self.owned = []                               # communicators to free at the end
         self.sent, self.received = Counter(), Counter()
+
+    def watch_this_thread(self):
+        """From now on the thread that calls this is the one that waits for the job's messages."""
+        self.watchdog = watchdog().of_this_thread()
 
     def duplicate(self, world):
         """A communicator of our own, so that nobody else's messages get into ours; waits for all ranks."""
@@ -87,10 +100,10 @@ class Job:
         """
         self.watchdog.waiting = words                 # as in `watchdog.waits`, which costs a microsecond
         try:
-            if self.posted:
+            if self.posted or self.polite:
                 requests = list(requests)
-            while self.posted and requests:
-                done = MPI.Request.Waitany(requests + [receiving.request for receiving in self.posted])
+            while requests and (self.posted or self.polite):
+                done = self._any(requests + [receiving.request for receiving in self.posted])
                 if done < len(requests):
                     requests.pop(done)
                 else:
@@ -99,8 +112,35 @@ class Job:
         finally:
             self.watchdog.waiting = None
 
+    def _any(self, requests):
+        """The index of an MPI request that is done, sooner or later."""
+        if not self.polite:
+            return MPI.Request.Waitany(requests)
+        while True:
+            done, found = MPI.Request.Testany(requests)
+            if found:
+                return done
+            time.sleep(POLITE_SECONDS)
+
+    def background(self):
+        """The helper thread, begun when first asked for."""
+        if self.helper is None:
+            self.helper = Helper(Job(self.rendezvous, polite=True))
+        return self.helper
+
+    def finish_background(self, ledger):
+        """Wait for the work in the background, and take over what it counted."""
+        if self.helper is not None:
+            self.helper.finish()
+            self.sent.update(self.helper.job.sent)
+            self.received.update(self.helper.job.received)
+            if ledger is not None and self.helper.ledger is not None:
+                ledger.merge(self.helper.ledger)
+
     def end(self, delivered):
         """Leave nothing behind that MPI could still read or write; free the communicators."""
+        if self.helper is not None:
+            self.helper.job.end(delivered)
         for receiving in self.posted:
             receiving.request.Cancel()
             receiving.request.Wait()

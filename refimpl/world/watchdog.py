@@ -28,51 +28,72 @@ def timeout_seconds():
     return seconds
 
 
+class Watched:
+    """What one thread of the rank waits for.
+
+    waiting    a function that says it in words, or None
+    """
+
+    def __init__(self):
+        self.thread, self.waiting, self.seen, self.since = threading.get_ident(), None, None, 0.0
+
+    @contextmanager
+    def waits(self, words):
+        """While the block runs, the thread waits for what `words()` says."""
+        outer, self.waiting = self.waiting, words
+        try:
+            yield
+        finally:
+            self.waiting = outer
+
+    def seconds(self, now):
+        """How long the present wait has lasted, as far as anybody looked; 0 when there is none."""
+        if self.waiting is None or self.waiting is not self.seen:      # a new wait is a new object
+            self.seen, self.since = self.waiting, now
+        return now - self.since if self.waiting is not None else 0.0
+
+    def stack(self):
+        """The thread's Python stack, as text."""
+        frame = sys._current_frames().get(self.thread)
+        return "".join(traceback.format_stack(frame)) if frame else "  (no stack)\n"
+
+
 class Watchdog:
-    """Watches one rank's main thread.
+    """Watches the threads of one rank.
 
     rank, size    this process's place in the job
     abort         called once, after the report, to end the job
     ring, rung    functions: tell the other ranks to report; has another rank done so?
-    waiting       what the rank waits for: a function that says it in words, or None
     """
 
     def __init__(self, rank, size, abort, ring=lambda: None, rung=lambda: False):
         self.rank, self.size, self.abort, self.ring, self.rung = rank, size, abort, ring, rung
-        self.waiting = None
+        self.watched = {}                     # thread -> Watched
+        self.of_this_thread()
         self.seconds = timeout_seconds()
-        self.thread_watched = threading.get_ident()
         if self.seconds:
             threading.Thread(target=self._watch, name="refimpl watchdog", daemon=True).start()
 
-    @contextmanager
-    def waits(self, words):
-        """While the block runs, the rank waits for what `words()` says."""
-        self.waiting = words
-        try:
-            yield
-        finally:
-            self.waiting = None
+    def of_this_thread(self):
+        """The `Watched` of the calling thread, which says there what it waits for."""
+        return self.watched.setdefault(threading.get_ident(), Watched())
 
     def _watch(self):
-        seen, since = None, time.monotonic()
         while True:
             time.sleep(min(1.0, self.seconds / 4))
-            now, waiting = time.monotonic(), self.waiting
-            if waiting is None or waiting is not seen:      # a new wait is a new object
-                seen, since = waiting, now
-            late = waiting is not None and now - since >= self.seconds
+            now = time.monotonic()
+            waits = [(watched, watched.seconds(now)) for watched in list(self.watched.values())]
+            late = any(seconds >= self.seconds for _, seconds in waits)
             if late or self.rung():
-                self._report(waiting, now - since)
+                for watched, seconds in waits:
+                    self._report(watched, seconds)
                 if late:
                     self.ring()
                     time.sleep(GRACE)
                     self.abort()
                 return
 
-    def _report(self, waiting, seconds):
-        frame = sys._current_frames().get(self.thread_watched)
-        stack = "".join(traceback.format_stack(frame)) if frame else "  (no stack)\n"
-        doing = f"has waited {seconds:.1f} s {waiting()}" if waiting else "does not wait"
-        print(f"\nrank {self.rank} of {self.size} {doing} (REFIMPL_TIMEOUT={self.seconds:g}); its stack:\n{stack}",
+    def _report(self, watched, seconds):
+        doing = f"has waited {seconds:.1f} s {watched.waiting()}" if watched.waiting else "does not wait"
+        print(f"\nrank {self.rank} of {self.size} {doing} (REFIMPL_TIMEOUT={self.seconds:g}); its stack:\n{watched.stack()}",
               file=sys.stderr, flush=True)

@@ -16,9 +16,9 @@ def step(comm):
     with comm.phase("forward"):
         comm.sendrecv(np.zeros(comm.rank + 1, np.uint8), right, left)
         with half.phase("tp"):                                           # phases belong to the rank, not to the group
-            all_reduce(np.zeros(10), half)
+            all_reduce(np.zeros(10), half, algorithm="ring")
     with comm.phase("backward"), comm.phase("tp"):
-        all_reduce(np.zeros(20), half)
+        all_reduce(np.zeros(20), half, algorithm="ring")
         comm.compute(1e6 * (comm.rank + 1), "matmul")
     comm.sendrecv(np.zeros(3), right, left, tag=1)
 
@@ -89,8 +89,8 @@ def test_a_phase_ends_with_its_block_even_when_the_block_fails(P, world):
 def test_groups_of_a_mesh_are_counted_by_their_axis(P, world):
     def program(comm):
         mesh = Mesh(comm, Layout(dp=2, tp=2))
-        all_reduce(np.zeros(2), mesh.tp)
-        all_reduce(np.zeros(6), mesh.dp)
+        all_reduce(np.zeros(2), mesh.tp, algorithm="ring")
+        all_reduce(np.zeros(6), mesh.dp, algorithm="ring")
 
     log = Ledger()
     run(program, P, ledger=log)

@@ -25,7 +25,7 @@ def quick(monkeypatch):
 def test_a_wait_that_lasts_too_long_is_reported_with_the_stack_and_ends_the_job(quick, capsys):
     rung = []
     dog, aborted = quick(0.1, ring=lambda: rung.append(True))
-    with dog.waits(lambda: "for a message from rank 1 of world, at lesson.py:12"):
+    with dog.of_this_thread().waits(lambda: "for a message from rank 1 of world, at lesson.py:12"):
         assert aborted.wait(5)                                       # this very line is in the stack
     text = capsys.readouterr().err
     assert "rank 2 of 4 has waited 0." in text
@@ -38,14 +38,14 @@ def test_many_short_waits_are_no_long_one(quick, capsys):
     dog, aborted = quick(0.2)
     end = time.monotonic() + 0.6
     while time.monotonic() < end:
-        with dog.waits(lambda: "for something"):
+        with dog.of_this_thread().waits(lambda: "for something"):
             time.sleep(0.01)
     assert not aborted.is_set() and capsys.readouterr().err == ""
 
 
 def test_computing_is_not_waiting_and_a_wait_that_fails_is_over(quick, capsys):
     dog, aborted = quick(0.1)
-    with pytest.raises(ArithmeticError), dog.waits(lambda: "for something"):
+    with pytest.raises(ArithmeticError), dog.of_this_thread().waits(lambda: "for something"):
         raise ArithmeticError
     assert not aborted.wait(0.4) and capsys.readouterr().err == ""
 
@@ -57,7 +57,7 @@ def test_a_rank_that_hears_the_bell_reports_whatever_it_does_and_leaves_the_end_
     time.sleep(0.5)
     text = capsys.readouterr().err
     assert text.count("rank 2 of 4 does not wait (REFIMPL_TIMEOUT=0.2); its stack:") == 1 and "time.sleep(0.5)" in text
-    assert not aborted.is_set() and dog.waiting is None
+    assert not aborted.is_set() and dog.of_this_thread().waiting is None
 
 
 def test_a_time_out_of_0_means_no_watchdog(quick):

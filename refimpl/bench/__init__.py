@@ -1,0 +1,1 @@
+"""Benches: claims about speed, measured side by side in one run. One file per bench."""

@@ -1,0 +1,48 @@
+"""All-reduce: our algorithms against MPI_Allreduce, and against what memory allows, size by size.
+
+The limit: on one machine every byte that is sent is copied, and every chunk is added P-1 times, so no all-reduce of n
+bytes takes less than 2 (P-1)/P of a copy and (P-1)/P of an addition of n bytes, both done by all ranks at once.
+"""
+
+from functools import partial
+
+import numpy as np
+
+from refimpl.bench.timing import measure, median, ratio, repeats, size_words
+from refimpl.collectives import all_reduce
+
+SIZES = "4KiB,64KiB,1MiB,16MiB,64MiB"
+WHOLE = ("doubling", "tree")            # send the whole array each round: left out where that takes seconds
+WHOLE_UP_TO = 2**20
+
+
+def bench(comm, sizes, rounds):
+    """Rows of size_bytes, algorithm, median_s, ratio_to_native, share_of_limit (of the memory limit; 1 is perfect)."""
+    return {"rows": [row for size in sizes for row in bench_size(comm, size, rounds)]}
+
+
+def bench_size(comm, size, rounds):
+    """The rows of one size."""
+    x, y, z = np.zeros((3, max(size // 4, 1)), np.float32)
+    algorithms = ["native", "ring", "rabenseifner", *(WHOLE if size <= WHOLE_UP_TO else ()), "auto"]
+    variants = {name: partial(all_reduce, x, comm, algorithm=name, out=x) for name in algorithms}
+    variants |= {"copy": lambda: np.copyto(y, z), "add": lambda: np.add(y, z, out=y)}
+    times = measure(comm, variants, rounds, repeats(size))
+    limit = memory_limit(times, comm.size)
+    return [{"size_bytes": x.nbytes, "algorithm": name, "median_s": median(times[name]),
+             "ratio_to_native": ratio(times[name], times["native"]),
+             "share_of_limit": ratio(limit, times[name])} for name in algorithms]
+
+
+def memory_limit(times, P):
+    """Seconds, round by round, that memory needs for an all-reduce over P ranks."""
+    return [2 * (P - 1) / P * copy + (P - 1) / P * add for copy, add in zip(times["copy"], times["add"], strict=True)]
+
+
+def describe(result):
+    """The rows as a table."""
+    lines = [f"{'size':>8}  {'algorithm':14} {'median':>10}  {'of native':>9}  {'of limit':>9}"]
+    for row in result["rows"]:
+        lines.append(f"{size_words(row['size_bytes']):>8}  {row['algorithm']:14} {row['median_s'] * 1e3:>7.3f} ms  "
+                     f"{row['ratio_to_native']:>8.2f}x  {row['share_of_limit']:>9.0%}")
+    return "\n".join(lines)

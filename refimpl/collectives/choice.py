@@ -1,0 +1,31 @@
+"""Which algorithm `auto` takes.
+
+Counted runs, and all runs in this process: recursive doubling for small arrays (fewest messages), a ring for large ones
+(fewest bytes), the same in both worlds, so that counts can be compared. Under MPI, uncounted arrays of the host: MPI's
+own where a ring in Python cannot win, the streamed ring where it does; but only where `out` is given, since MPI's own
+cannot find out that ranks disagree. The constants are read off
+
+    python -m refimpl bench all-reduce --ranks 2    (and 4)
+"""
+
+from refimpl.arrays import is_device
+
+DOUBLING_UP_TO = 4 * 1024               # bytes; counted
+RING_FROM = 8 * 2**20                   # bytes; uncounted: from here the streamed ring beats MPI_Allreduce on 2 and 4 ranks
+
+
+def pick_all_reduce(x, comm):
+    """The name of the all-reduce that `auto` stands for: all ranks come to the same one."""
+    if uncounted(x, comm) and x.nbytes < RING_FROM:
+        return "native"
+    return "doubling" if x.nbytes <= DOUBLING_UP_TO else "ring"
+
+
+def pick_all_gather(x, comm):
+    """The same for an all-gather with `out`."""
+    return "direct" if uncounted(x, comm) else "ring"
+
+
+def uncounted(x, comm):
+    """Whether x, on the host, travels under MPI, nobody counts, and nobody checks."""
+    return comm.bare and comm.me.ledger is None and hasattr(comm, "mpi") and not is_device(x)

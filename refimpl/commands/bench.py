@@ -1,0 +1,70 @@
+"""python -m refimpl bench NAME: claims about speed, measured side by side in one run, under MPI where they are about MPI."""
+
+import argparse
+import importlib
+import json
+import sys
+
+from refimpl.world import run
+from refimpl.world.launch import is_root, under_mpi
+
+HELP = "measure speed, side by side with MPI's own and with what memory allows"
+BENCHES = {"all-reduce": "all_reduce", "collectives": "collectives", "overlap": "overlap", "import": "imports"}
+
+
+def add_arguments(parser):
+    """Options of the command."""
+    parser.add_argument("name", choices=list(BENCHES), help="what to measure")
+    parser.add_argument("--ranks", type=int, default=4, metavar="P", help="ranks under MPI (default 4)")
+    parser.add_argument("--sizes", metavar="LIST", help="sizes of the array, as in 4KiB,64MiB")
+    parser.add_argument("--rounds", type=int, default=7, metavar="N", help="interleaved rounds (default 7)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
+    parser.add_argument("--plot", metavar="FILE", help="draw time over size (.png, .svg or .pdf)")
+
+
+def main(args):
+    """Measure and report; the exit status. Outside a job, benches of MPI start one of `--ranks` ranks."""
+    from refimpl.bench.timing import parse_size
+    from refimpl.course.plots.files import check_plot_file
+
+    bench = importlib.import_module(f"refimpl.bench.{BENCHES[args.name]}")
+    if args.rounds < 1:
+        raise ValueError(f"--rounds {args.rounds}: measure 1 round or more")
+    if args.plot:
+        if args.name in ("overlap", "import"):
+            raise ValueError(f"--plot: {args.name} has no sizes to draw; all-reduce and collectives do")
+        check_plot_file(args.plot)
+    if args.name == "import":
+        report(args, bench, bench.bench(args.rounds))
+        return 0
+    sizes = [parse_size(text) for text in (args.sizes or bench.SIZES).split(",")]
+    if not under_mpi():
+        return in_job(args)
+    from refimpl.bench.timing import pin
+
+    def program(comm):
+        pin(comm.rank)
+        return bench.bench(comm, sizes, args.rounds)
+
+    result = run(program, args.ranks, rendezvous=False)[0]
+    if is_root():
+        report(args, bench, {"ranks": args.ranks} | result)
+    return 0
+
+
+def in_job(args):
+    """Start the same command on `--ranks` ranks, and wait for it."""
+    from refimpl.commands import launch
+
+    return launch.main(argparse.Namespace(ranks=args.ranks, timeout=None, show=False, verb=["bench", *sys.argv[2:]]))
+
+
+def report(args, bench, result):
+    """Print what was measured, and draw it."""
+    if args.name == "overlap":
+        result["virtual_hidden_share"] = bench.virtual_hidden_share()
+    print(json.dumps(result) if args.json else bench.describe(result))
+    if args.plot:
+        from refimpl.course.plots.speed import plot_speed
+
+        plot_speed(args.plot, result["rows"], f"{args.name} on {args.ranks} ranks under MPI, one machine")

@@ -1,0 +1,31 @@
+"""Pictures as files: checked before the work, written whole or not at all."""
+
+import os
+from difflib import get_close_matches
+from pathlib import Path
+
+SUFFIXES = (".png", ".svg", ".pdf")
+
+
+def check_plot_file(path):
+    """ValueError unless a picture can be written to `path`: said before the work, not after it."""
+    path = Path(path)
+    if path.suffix.lower() not in SUFFIXES:
+        near = get_close_matches(path.suffix.lower(), SUFFIXES, n=1, cutoff=0.3) or [".png"]
+        works = path.parent / f"{path.stem or 'losses'}{near[0]}"
+        raise ValueError(f"--plot {path}: the name must end in {', '.join(SUFFIXES)}; {works} works")
+    if not path.parent.is_dir():
+        raise ValueError(f"--plot {path}: there is no folder {path.parent}")
+    if not os.access(path.parent, os.W_OK) or path.is_dir():
+        raise ValueError(f"--plot {path}: cannot be written there")
+
+
+def save(figure, path):
+    """Write a matplotlib figure to `path`: under a temporary name first, then renamed. ValueError as in `check_plot_file`."""
+    check_plot_file(path)
+    temporary = Path(path).with_name(f".{Path(path).stem}.{os.getpid()}{Path(path).suffix}")
+    try:
+        figure.savefig(temporary, dpi=150)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
