@@ -3,18 +3,19 @@
 import argparse
 import importlib
 import json
-import sys
 
 from refimpl.world import run
 from refimpl.world.launch import is_root, under_mpi
 
 HELP = "measure speed, side by side with MPI's own and with what memory allows"
-BENCHES = {"all-reduce": "all_reduce", "collectives": "collectives", "overlap": "overlap", "import": "imports"}
+IN_A_JOB = {"all-reduce": "all_reduce", "collectives": "collectives", "overlap": "overlap"}      # of --ranks ranks
+HERE = {"local": "local", "import": "imports"}
+DRAWN = ("all-reduce", "collectives")
 
 
 def add_arguments(parser):
     """Options of the command."""
-    parser.add_argument("name", choices=list(BENCHES), help="what to measure")
+    parser.add_argument("name", choices=[*IN_A_JOB, *HERE], help="what to measure")
     parser.add_argument("--ranks", type=int, default=4, metavar="P", help="ranks under MPI (default 4)")
     parser.add_argument("--sizes", metavar="LIST", help="sizes of the array, as in 4KiB,64MiB")
     parser.add_argument("--rounds", type=int, default=7, metavar="N", help="interleaved rounds (default 7)")
@@ -24,39 +25,39 @@ def add_arguments(parser):
 
 def main(args):
     """Measure and report; the exit status. Outside a job, benches of MPI start one of `--ranks` ranks."""
-    from refimpl.bench.timing import parse_size
+    from refimpl.bench.timing import parse_size, pin
     from refimpl.course.plots.files import check_plot_file
 
-    bench = importlib.import_module(f"refimpl.bench.{BENCHES[args.name]}")
+    bench = importlib.import_module(f"refimpl.bench.{(IN_A_JOB | HERE)[args.name]}")
     if args.rounds < 1:
         raise ValueError(f"--rounds {args.rounds}: measure 1 round or more")
+    if args.plot and args.name not in DRAWN:
+        raise ValueError(f"--plot: {args.name} has no curve to draw; {' and '.join(DRAWN)} have")
     if args.plot:
-        if args.name in ("overlap", "import"):
-            raise ValueError(f"--plot: {args.name} has no sizes to draw; all-reduce and collectives do")
         check_plot_file(args.plot)
-    if args.name == "import":
-        report(args, bench, bench.bench(args.rounds))
-        return 0
-    sizes = [parse_size(text) for text in (args.sizes or bench.SIZES).split(",")]
-    if not under_mpi():
-        return in_job(args)
-    from refimpl.bench.timing import pin
+    sizes = [parse_size(text) for text in (args.sizes or bench.SIZES).split(",")] if bench.SIZES else None
+    if args.name in HERE:
+        result = bench.bench(sizes, args.rounds)
+    elif not under_mpi():
+        return start_job(args)
+    else:
+        def program(comm):
+            pin(comm.rank)
+            return bench.bench(comm, sizes, args.rounds)
 
-    def program(comm):
-        pin(comm.rank)
-        return bench.bench(comm, sizes, args.rounds)
-
-    result = run(program, args.ranks, rendezvous=False)[0]
+        result = {"ranks": args.ranks} | run(program, args.ranks, rendezvous=False)[0]
     if is_root():
-        report(args, bench, {"ranks": args.ranks} | result)
+        report(args, bench, result)
     return 0
 
 
-def in_job(args):
-    """Start the same command on `--ranks` ranks, and wait for it."""
+def start_job(args):
+    """Start the same command on `--ranks` ranks, and wait for it; its exit status."""
     from refimpl.commands import launch
 
-    return launch.main(argparse.Namespace(ranks=args.ranks, timeout=None, show=False, verb=["bench", *sys.argv[2:]]))
+    options = [f"--{name}={getattr(args, name)}" for name in ("ranks", "rounds", "sizes", "plot") if getattr(args, name)]
+    verb = ["bench", args.name, *options, *["--json"] * args.json]
+    return launch.main(argparse.Namespace(ranks=args.ranks, timeout=None, show=False, verb=verb))
 
 
 def report(args, bench, result):
