@@ -1,7 +1,7 @@
 """The local world against MPI: a small message, and a ring all-reduce on 4 ranks.
 
-Ranks of the local world take turns on one core, but lend their arrays instead of sending them; processes have all cores,
-and copy. The two are measured in turn, a job of its own for each turn of MPI.
+Ranks of the local world take turns on one core, but lend their arrays instead of sending them; processes have all
+cores, and copy. The two are measured in turn, a job of its own for each turn of MPI.
 """
 
 import json
@@ -24,7 +24,8 @@ def bench(sizes, rounds):
     for size in sizes:
         times = [(ring_seconds(size), mpi_seconds(size)) for _ in range(rounds)]
         local, mpi = zip(*times)
-        rows.append({"size_bytes": size, "local_s": median(local), "mpi_s": median(mpi), "ratio_to_mpi": ratio(local, mpi)})
+        rows.append({"size_bytes": size, "local_s": median(local), "mpi_s": median(mpi),
+                     "ratio_to_mpi": ratio(local, mpi)})
     return {"ranks": RANKS, "rows": rows, "message_us": 1e6 * median([message_seconds() for _ in range(rounds)])}
 
 
@@ -65,6 +66,6 @@ def describe(result):
     """The figures as text."""
     lines = [f"{'size':>8}  {'local':>10}  {'MPI':>10}  {'of MPI':>7}"]
     for row in result["rows"]:
-        lines.append(f"{size_words(row['size_bytes']):>8}  {row['local_s'] * 1e3:>7.2f} ms  {row['mpi_s'] * 1e3:>7.2f} ms  "
-                     f"{row['ratio_to_mpi']:>6.2f}x")
+        local, mpi = 1e3 * row["local_s"], 1e3 * row["mpi_s"]
+        lines.append(f"{size_words(row['size_bytes']):>8}  {local:>7.2f} ms  {mpi:>7.2f} ms  {row['ratio_to_mpi']:>6.2f}x")
     return "\n".join([*lines, f"a small message of the local world: {result['message_us']:.2f} us"])

@@ -1,4 +1,4 @@
-"""python -m refimpl bench NAME: claims about speed, measured side by side in one run, under MPI where they are about MPI."""
+"""python -m refimpl bench NAME: claims about speed, measured side by side in one run, under MPI where it is theirs."""
 
 import argparse
 import importlib
@@ -55,7 +55,8 @@ def start_job(args):
     """Start the same command on `--ranks` ranks, and wait for it; its exit status."""
     from refimpl.commands import launch
 
-    options = [f"--{name}={getattr(args, name)}" for name in ("ranks", "rounds", "sizes", "plot") if getattr(args, name)]
+    given = {name: getattr(args, name) for name in ("ranks", "rounds", "sizes", "plot")}
+    options = [f"--{name}={value}" for name, value in given.items() if value]
     verb = ["bench", args.name, *options, *["--json"] * args.json]
     return launch.main(argparse.Namespace(ranks=args.ranks, timeout=None, show=False, verb=verb))
 
