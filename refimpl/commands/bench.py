@@ -67,6 +67,7 @@ def report(args, bench, result):
         result["virtual_hidden_share"] = bench.virtual_hidden_share()
     print(json.dumps(result) if args.json else bench.describe(result))
     if args.plot:
+        from refimpl.bench.timing import size_words
         from refimpl.course.plots.speed import plot_speed
 
-        plot_speed(args.plot, result["rows"], f"{args.name} on {args.ranks} ranks under MPI, one machine")
+        plot_speed(args.plot, result["rows"], f"{args.name} on {args.ranks} ranks under MPI, one machine", size_words)
