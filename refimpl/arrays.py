@@ -65,6 +65,18 @@ def synchronize(x):
         array_namespace(x).cuda.get_current_stream().synchronize()
 
 
+def allocation(x):
+    """(address, bytes) of the memory behind the array x: the same for all views of one array, and all of what they keep
+    alive. None if x is no array, but a number or a function, say."""
+    library = "numpy" if isinstance(x, np.ndarray) else type(x).__module__.partition(".")[0]
+    kind = getattr(sys.modules.get(library), "ndarray", ())
+    if not isinstance(x, kind):
+        return None
+    while isinstance(x.base, kind):
+        x = x.base
+    return (x.ctypes.data if library == "numpy" else x.data.ptr), x.nbytes
+
+
 def usable_gpu():
     """Whether CuPy can compute here: (True, the device's name) or (False, why not and what to do).
 
@@ -127,3 +139,18 @@ def add_at_(target, index, values):
     hit = (key[start] == rows).reshape(-1, *[1] * (values.ndim - 1))
     target += xp.where(hit, total[start], 0)
     return target
+
+
+def integers(values, like):
+    """Whole numbers known on the host as an int64 array in the library of the array `like`.
+
+    values    a range, a list, or an integer array; one that is in like's library already stays where it is
+    Positions and numbers of heads are such: what a rank holds decides the control flow, so the host knows it.
+    """
+    xp = array_namespace(like)
+    if isinstance(values, range):
+        return xp.arange(values.start, values.stop, values.step)
+    found = xp.asarray(values) if len(values) else xp.arange(0)
+    if found.dtype.kind not in "iu":
+        raise ValueError(f"whole numbers expected, not {found.dtype}: x.astype('int64')")
+    return found.astype(xp.int64)

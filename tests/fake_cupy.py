@@ -31,7 +31,7 @@ UFUNC_KEYWORDS = {"out", "dtype", "casting"}
 SHAPE_DEPENDS_ON_VALUES = {"nonzero", "flatnonzero", "argwhere", "extract", "compress", "setdiff1d", "intersect1d",
                            "union1d", "unique", "unique_all", "unique_counts", "unique_inverse", "unique_values"}
 COPIES_TO_HOST = {"item", "tolist", "tobytes", "tofile", "dump", "dumps"}
-NOT_ON_DEVICE = {"ctypes", "data", "flat", "device", "to_device", "setflags", "resize", "getfield", "setfield"}
+NOT_ON_DEVICE = {"ctypes", "flat", "device", "to_device", "setflags", "resize", "getfield", "setfield"}
 
 _synchronize_allowed = False
 
@@ -110,6 +110,11 @@ class ndarray:
         if not isinstance(host, np.ndarray) or (host.shape, host.dtype) != (self.shape, self.dtype):
             raise ValueError(f"set() needs a host array {self.shape} {self.dtype}")
         self._values[...] = host
+
+    @property
+    def data(self):
+        """CuPy's pointer to the memory, as far as anyone may look at it."""
+        return types.SimpleNamespace(ptr=self._values.ctypes.data)
 
     def __copy__(self, memo=None):
         return ndarray(self._values.copy())

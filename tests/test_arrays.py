@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from refimpl import arrays
-from refimpl.arrays import add_at_, array_namespace, is_device, synchronize, to_device, to_host, usable_gpu
+from refimpl.arrays import (
+    add_at_,
+    allocation,
+    array_namespace,
+    integers,
+    is_device,
+    synchronize,
+    to_device,
+    to_host,
+    usable_gpu,
+)
 
 HOST, DEVICE = np.arange(3.0), fake_cupy.asarray(np.arange(3.0))
 
@@ -179,7 +189,37 @@ def test_what_does_not_fit_is_named_and_changes_nothing(index, values, says):
     assert not target.any()
 
 
+# Memory, and whole numbers.
+
+
+def test_views_share_their_allocation_and_others_do_not(xp):
+    x = xp.zeros((3, 4))
+    assert allocation(x) == allocation(x[1]) == allocation(x.T[1:, :1]) == allocation(x.reshape(12)[5:][:2])
+    assert allocation(x)[1] == allocation(x[2, 3:])[1] == 96
+    others = [x.copy(), x + 0]
+    assert len({allocation(y)[0] for y in (x, *others)}) == 3
+
+
+def test_what_is_no_array_has_no_allocation():
+    for thing in (1, 2.5, np.float32(1), None, "x", range(3), [1], np.dtype("f4"), np.float16, len):
+        assert allocation(thing) is None
+
+
+@pytest.mark.parametrize("values", [range(2, 9, 3), [2, 5, 8], (2, 5, 8), np.array([2, 5, 8], np.int32), range(0), []])
+def test_whole_numbers_arrive_in_the_library_of_the_other_array(xp, values):
+    found = integers(values, xp.zeros(1, np.float32))
+    assert isinstance(found, xp.ndarray) and found.dtype == np.int64
+    assert_array_equal(to_host(found), list(values))
+
+
+def test_whole_numbers_that_are_there_already_stay(xp):
+    there = xp.asarray(np.array([2, 5], np.uint8))
+    assert_array_equal(to_host(integers(there, there)), [2, 5])
+    with pytest.raises(ValueError, match="whole numbers expected, not float64"):
+        integers([0.5], there)
+
+
 def test_every_public_name_here_is_tested():
     public = {name for name, thing in vars(arrays).items() if isinstance(thing, types.FunctionType) and name[0] != "_"}
-    assert public == {"add_at_", "array_namespace", "check_indices", "is_device", "synchronize", "to_device", "to_host",
-                      "usable_gpu"}
+    assert public == {"add_at_", "allocation", "array_namespace", "check_indices", "integers", "is_device",
+                      "synchronize", "to_device", "to_host", "usable_gpu"}

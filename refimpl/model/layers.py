@@ -1,4 +1,4 @@
-"""Layers, forward beside backward: linear, ReLU, GELU.
+"""Layers, forward beside backward: linear, and the sum at the end of a residual branch.
 
     y, saved = f(x, ...)              saved: what backward will want again
     dx, ...  = f_backward(dy, saved)  d stands for the gradient of the loss: dy has y's shape, dx has x's
@@ -8,12 +8,22 @@ A layer with weights splits its backward, since only half of it is urgent: the l
     dx, pending = f_backward_input(dy, saved)       now
     dw, db      = f_backward_weight(pending)        any time before the optimizer (zero-bubble pipelines: later)
 
+Everything keeps the dtype of its input; float16 and bfloat16 are computed in float32 (see precision.py).
 Letters: ... any leading axes (batch, sequence, none; empty ones too), T their product, I inputs, O outputs.
 """
 
 import math
 
 from refimpl.arrays import array_namespace, check_indices
+from refimpl.model.activations import (  # noqa: F401    also found here
+    GELU_CUBIC,
+    GELU_SCALE,
+    gelu,
+    gelu_backward,
+    relu,
+    relu_backward,
+)
+from refimpl.precision import narrow, wide
 
 # y = x w + b
 
@@ -22,15 +32,23 @@ def linear(x, w, b=None):
     """y = x @ w + b.
 
     x (..., I)    w (I, O)    b (O,) or None    ->  y (..., O), saved        2 T I O FLOPs
+    A fused matrix may keep its parts on axes of their own: w (I, 2, H) and b (2, H), say, with O = 2 H; y is (..., O).
     Raises ValueError if the shapes do not fit.
     """
     array_namespace(x, w, b)
-    if x.ndim < 1 or w.ndim != 2 or x.shape[-1] != w.shape[0]:
+    if x.ndim < 1 or w.ndim < 2 or x.shape[-1] != w.shape[0]:
         raise ValueError(f"x {x.shape} does not fit w {w.shape}; expected x (..., I) and w (I, O)")
     if b is not None and b.shape != w.shape[1:]:
         raise ValueError(f"b {b.shape} does not fit w {w.shape}; expected b {w.shape[1:]}, or None")
-    y = x @ w
-    return (y if b is None else y + b), (x, w, b)
+    y = wide(x) @ wide(matrix(w))
+    if b is not None:
+        y += wide(b).reshape(y.shape[-1])
+    return narrow(y, x.dtype), (x, w, b)
+
+
+def matrix(w):
+    """w (I, ...) as (I, O), O the product of the rest: a view where w's memory allows."""
+    return w.reshape(w.shape[0], math.prod(w.shape[1:]))              # not -1: ambiguous where a shard is empty
 
 
 def linear_backward_input(dy, saved):
@@ -39,61 +57,34 @@ def linear_backward_input(dy, saved):
     dy (..., O)    ->  dx (..., I), pending        2 T I O FLOPs
     """
     x, w, b = saved
-    return dy @ w.T, (x, dy, b is not None)
+    return narrow(wide(dy) @ wide(matrix(w)).T, dy.dtype), (x, dy, w.shape, b is not None)
 
 
 def linear_backward_weight(pending):
     """dw = x.T @ dy and db = dy, both summed over the leading axes.
 
-    ->  dw (I, O), db (O,) or None as b was        2 T I O FLOPs
+    ->  dw as w, db as b or None        2 T I O FLOPs
     """
-    x, dy, has_bias = pending
-    rows = math.prod(dy.shape[:-1])                    # not -1: ambiguous where a shard or a batch is empty
-    x, dy = x.reshape(rows, x.shape[-1]), dy.reshape(rows, dy.shape[-1])
-    return x.T @ dy, dy.sum(axis=0) if has_bias else None
+    x, dy, shape, has_bias = pending
+    x, wide_dy = rows(wide(x)), rows(wide(dy))
+    dw = narrow((x.T @ wide_dy).reshape(shape), dy.dtype)
+    return dw, narrow(wide_dy.sum(axis=0).reshape(shape[1:]), dy.dtype) if has_bias else None
 
 
 def linear_backward(dy, saved):
-    """Both halves at once: dy (..., O)  ->  dx (..., I), dw (I, O), db (O,) or None        4 T I O FLOPs"""
+    """Both halves at once: dy (..., O)  ->  dx (..., I), dw as w, db as b or None        4 T I O FLOPs"""
     dx, pending = linear_backward_input(dy, saved)
     return dx, *linear_backward_weight(pending)
 
 
-# Activations: elementwise, so x, y, dy and dx share one shape, and a shard of y needs only that shard of x.
+def rows(x):
+    """x (..., I) as (T, I): the leading axes as one, a view where x's memory allows."""
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
-def relu(x):
-    """y = max(x, 0).  x (...)  ->  y (...), saved: one byte per element"""
-    xp = array_namespace(x)
-    return xp.maximum(x, 0), x > 0
-
-
-def relu_backward(dy, saved):
-    """dx = dy where x > 0, else 0; at the kink, x = 0, by custom 0 too.  dy (...)  ->  dx (...)"""
-    xp = array_namespace(dy)
-    return xp.where(saved, dy, 0)
-
-
-GELU_SCALE = math.sqrt(2 / math.pi)
-GELU_CUBIC = 0.044715
-
-
-def gelu(x):
-    """y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), close to x times the normal distribution function.
-
-    x (...)  ->  y (...), saved        The tanh form of Hendrycks & Gimpel 2016, section 2: it needs no erf, which NumPy
-    lacks, and GPT-2 uses it.
-    """
-    xp = array_namespace(x)
-    t = xp.tanh(GELU_SCALE * (x + GELU_CUBIC * x * x * x))
-    return 0.5 * x * (1 + t), (x, t)
-
-
-def gelu_backward(dy, saved):
-    """dx = dy ((1 + t)/2 + x/2 (1 - t^2) sqrt(2/pi) (1 + 3 * 0.044715 x^2)), t the tanh.  dy (...)  ->  dx (...)"""
-    x, t = saved
-    dt = (1 - t * t) * GELU_SCALE * (1 + 3 * GELU_CUBIC * x * x)
-    return dy * (0.5 * (1 + t) + 0.5 * x * dt)
+def add(x, y):
+    """x + y, in x's dtype: the residual stream and a branch, or the two gradients that meet there. x, y (...)."""
+    return narrow(wide(x) + wide(y), x.dtype)
 
 
 def one_hot(ids, classes, dtype):

@@ -5,51 +5,66 @@
     dx <--w1-- da <--activation'-- dh <--w2-- dy        backward_input: the chain that the layer below waits for
                da, x give dw1      dy, h give dw2       backward_weight: each needs only what is left on its own layer
 
-Parameters and their gradients are dicts with the keys w1 (I, H), b1 (H,), w2 (H, O), b2 (O,); biases may be missing.
-Forward costs 2 T H (I + O) FLOPs, each half of backward the same; T is the product of the leading axes.
+A gated MLP (Llama's: "swiglu", without biases) has two first matrices, fused into one product, and then a is 2 H wide:
+
+    w1 (I, 2, H)    w1[:, 0] makes the gates, w1[:, 1] what they let through       a = [g0 .. g(H-1) | u0 .. u(H-1)]
+
+so a cut along the last axis of w1 gives a rank the gates that belong to its ups. A plain cut of the 2 H columns in two
+would give one rank all the gates and the other none.
+
+Parameters and their gradients are dicts with the keys w1 (I, H) or (I, 2, H), b1 (H,) or (2, H), w2 (H, O), b2 (O,);
+biases may be missing. Forward costs 2 T H (I + O) FLOPs, gated 2 T H (2 I + O), and each half of backward as much; T is
+the product of the leading axes. Kept: x, a and h, in bytes of float16 2 T (I + 2 H), gated 2 T (I + 3 H).
 """
 
 import difflib
 import math
 
 from refimpl.arrays import array_namespace
-from refimpl.model import layers
+from refimpl.model import activations, layers
 
-ACTIVATIONS = {"gelu": (layers.gelu, layers.gelu_backward), "relu": (layers.relu, layers.relu_backward)}
+ACTIVATIONS = {
+    "gelu": (activations.gelu, activations.gelu_backward),
+    "relu": (activations.relu, activations.relu_backward),
+    "swiglu": (activations.swiglu, activations.swiglu_backward),
+}
 
 
-def init(rng, inputs, hidden, outputs=None, dtype="float64", bias=True):
+def init(rng, inputs, hidden, outputs=None, dtype="float64", bias=True, activation="gelu"):
     """Fresh parameters, host arrays: normal weights of variance 1/(rows of w), so that y is about as large as x; b = 0.
 
     rng      numpy.random.Generator; the same one gives the same parameters on every rank and every library
     inputs, hidden, outputs      I, H, O (O = I unless given)
-    ->       dict w1 (I, H), w2 (H, O), and with bias b1 (H,), b2 (O,)
+    ->       dict w1 (I, H), or (I, 2, H) for "swiglu", w2 (H, O), and with bias b1 (H,) or (2, H), b2 (O,)
     """
     outputs = inputs if outputs is None else outputs
+    activation_pair(activation)
     for name, size in {"inputs": inputs, "hidden": hidden, "outputs": outputs}.items():
         if size < 1:
             raise ValueError(f"{name}={size}: expected 1 or more features; nearest 1")
+    shapes = [(inputs, 2, hidden) if activation == "swiglu" else (inputs, hidden), (hidden, outputs)]
     parameters = {}
-    for k, (rows, columns) in enumerate([(inputs, hidden), (hidden, outputs)], start=1):
-        w = rng.standard_normal((rows, columns)) / math.sqrt(rows)
+    for k, shape in enumerate(shapes, start=1):
+        w = rng.standard_normal(shape) / math.sqrt(shape[0])
         parameters[f"w{k}"] = w.astype(dtype)
         if bias:
-            parameters[f"b{k}"] = array_namespace(w).zeros(columns, dtype)
+            parameters[f"b{k}"] = array_namespace(w).zeros(shape[1:], dtype)
     return parameters
 
 
 def activation_pair(name):
-    """(forward, backward) of the activation "gelu" or "relu"; ValueError for any other name."""
+    """(forward, backward) of the activation "gelu", "relu" or "swiglu"; ValueError for any other name."""
     if name not in ACTIVATIONS:
         nearest = difflib.get_close_matches(str(name), ACTIVATIONS, n=1, cutoff=0.0)[0]
-        raise ValueError(f"activation={name!r}: expected {' or '.join(map(repr, ACTIVATIONS))}; nearest {nearest!r}")
+        known = ", ".join(map(repr, ACTIVATIONS))
+        raise ValueError(f"activation={name!r}: expected one of {known}; nearest {nearest!r}")
     return ACTIVATIONS[name]
 
 
 def forward(x, parameters, activation="gelu"):
     """y = activation(x w1 + b1) w2 + b2.
 
-    x (..., I)    activation "gelu" or "relu"    ->  y (..., O), saved
+    x (..., I)    activation "gelu", "relu" or "swiglu"    ->  y (..., O), saved
     Raises ValueError for an unknown activation or shapes that do not fit.
     """
     function, function_backward = activation_pair(activation)

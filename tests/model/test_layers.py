@@ -8,11 +8,12 @@ from backends import device_array
 from numpy.testing import assert_array_equal
 
 from refimpl.arrays import to_host
-from refimpl.model import layers
+from refimpl.model import activations, layers
 from refimpl.model.finite_differences import check_gradients
 
 LEADING = [(), (1,), (5,), (2, 3), (0,), (2, 0, 3)]                    # no axes, odd, several, empty
-ACTIVATIONS = [(layers.relu, layers.relu_backward), (layers.gelu, layers.gelu_backward)]
+ACTIVATIONS = [(layers.relu, layers.relu_backward), (layers.gelu, layers.gelu_backward),
+               (activations.swiglu, activations.swiglu_backward)]
 
 
 def draw(xp, *shape, seed=0, dtype=np.float64):
@@ -88,6 +89,23 @@ def test_linear_names_shapes_that_do_not_fit(xp, shapes, says):
         layers.linear(*(draw(xp, *shape) for shape in shapes))
 
 
+@pytest.mark.parametrize("leading", LEADING)
+def test_a_fused_matrix_keeps_its_shape_in_its_gradient(xp, leading):
+    """w (I, 2, H): the same product as with (I, 2 H), and dw, db come back as w and b are."""
+    x, w, b, dy = draw(xp, *leading, 3), draw(xp, 3, 2, 4), draw(xp, 2, 4), draw(xp, *leading, 8, seed=1)
+    y, saved = layers.linear(x, w, b)
+    flat, saved_flat = layers.linear(x, w.reshape(3, 8), b.reshape(8))
+    assert_array_equal(to_host(y), to_host(flat))
+    for fused, plain in zip(layers.linear_backward(dy, saved), layers.linear_backward(dy, saved_flat), strict=True):
+        assert_array_equal(to_host(fused).reshape(plain.shape), to_host(plain))
+    assert [g.shape for g in layers.linear_backward(dy, saved)[1:]] == [(3, 2, 4), (2, 4)]
+
+
+def test_add_is_a_sum_in_the_first_ones_dtype(xp):
+    x, y = draw(xp, 2, 3, dtype=np.float32), draw(xp, 2, 3, seed=1, dtype=np.float32)
+    assert_array_equal(to_host(layers.add(x, y)), to_host(x) + to_host(y))
+
+
 # Activations.
 
 def test_relu_keeps_the_positive_and_stops_the_gradient_elsewhere(xp):
@@ -104,18 +122,43 @@ def test_gelu_is_nearly_x_times_the_normal_distribution(xp):
     assert np.allclose(y, [0, -0.158655, 0, 0.841345, 10], atol=3e-4)            # x * Phi(x)
 
 
+@pytest.mark.parametrize("scale", [100.0, 1e4])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_swiglu_of_large_gates_is_the_up_side_times_the_gate_or_0_and_overflows_nowhere(xp, scale, dtype):
+    """exp(-gate) would: sigmoid is a tanh here."""
+    x = device_array(xp, np.array([[scale, -scale, 2, 3]], dtype))
+    with np.errstate(all="raise", under="ignore"):
+        y, saved = activations.swiglu(x)
+        dx = activations.swiglu_backward(device_array(xp, np.ones((1, 2), dtype)), saved)
+    assert_array_equal(to_host(y), [[2 * scale, 0]])
+    assert_array_equal(to_host(dx), [[2, 0, scale, 0]])
+
+
+def test_swiglu_needs_pairs():
+    with pytest.raises(ValueError, match=r"x \(2, 3\): swiglu takes gate and up side by side.*nearest 4"):
+        activations.swiglu(np.zeros((2, 3)))
+
+
+def test_gelu_keeps_its_input_and_nothing_else():
+    """What tanh gave would be as large again: Korthikanti et al. count 8 s b h bytes, not 16."""
+    x = draw(np, 4, 5)
+    assert layers.gelu(x)[1] is x and activations.swiglu(x[:, :4])[1].base is x
+
+
 @pytest.mark.parametrize("leading", LEADING)
 @pytest.mark.parametrize(("forward", "backward"), ACTIVATIONS)
 def test_activation_backward_agrees_with_finite_differences(xp, forward, backward, leading):
-    x, dy = draw(xp, *leading, 4), draw(xp, *leading, 4, seed=1)                 # none within a step of ReLU's kink
-    _, saved = forward(x)
+    x = draw(xp, *leading, 4)                                                    # none within a step of ReLU's kink
+    y, saved = forward(x)
+    dy = draw(xp, *y.shape, seed=1)
     check_gradients(lambda x: (forward(x)[0] * dy).sum(), {"x": x}, {"x": backward(dy, saved)})
 
 
 @pytest.mark.parametrize(("forward", "backward"), ACTIVATIONS)
 def test_activations_in_float32_stay_float32_and_near_float64(xp, forward, backward):
-    x, dy = (np.random.default_rng(k).standard_normal((50, 20)) for k in range(2))
+    x = draw(np, 50, 20)
     y, saved = forward(x)
+    dy = draw(np, *y.shape, seed=1)
     y32, saved32 = forward(device_array(xp, x.astype(np.float32)))
     dx32 = backward(device_array(xp, dy.astype(np.float32)), saved32)
     assert y32.dtype == dx32.dtype == np.float32

@@ -12,12 +12,12 @@ from refimpl.model import mlp
 from refimpl.model.finite_differences import check_gradients
 
 
-def example(xp, leading=(5,), bias=True, dtype="float64"):
+def example(xp, leading=(5,), bias=True, dtype="float64", activation="gelu"):
     """x (..., 3), dy (..., 2) and the parameters of an MLP 3 -> 7 -> 2, biases not zero."""
     rng = np.random.default_rng(7)
-    parameters = mlp.init(rng, 3, 7, 2, bias=bias)
+    parameters = mlp.init(rng, 3, 7, 2, bias=bias, activation=activation)
     x, dy = rng.standard_normal((*leading, 3)), rng.standard_normal((*leading, 2))
-    parameters = {name: device_array(xp, (p + 0.1 * (p.ndim == 1)).astype(dtype)) for name, p in parameters.items()}
+    parameters = {name: device_array(xp, (p + 0.1 * (name[0] == "b")).astype(dtype)) for name, p in parameters.items()}
     return device_array(xp, x.astype(dtype)), device_array(xp, dy.astype(dtype)), parameters
 
 
@@ -30,9 +30,9 @@ def test_forward_is_the_formula(xp):
 
 
 @pytest.mark.parametrize(("activation", "leading", "bias"),
-                         [*itertools.product(["relu", "gelu"], [(), (5,), (2, 3), (0,)], [True, False])])
+                         [*itertools.product(mlp.ACTIVATIONS, [(), (5,), (2, 3), (0,)], [True, False])])
 def test_backward_agrees_with_finite_differences(xp, activation, leading, bias):
-    x, dy, parameters = example(xp, leading, bias)
+    x, dy, parameters = example(xp, leading, bias, activation=activation)
 
     def loss(x, **parameters):
         return (mlp.forward(x, parameters, activation)[0] * dy).sum()
@@ -42,9 +42,33 @@ def test_backward_agrees_with_finite_differences(xp, activation, leading, bias):
     check_gradients(loss, {"x": x, **parameters}, {"x": dx, **gradients})
 
 
-def test_the_halves_of_backward_make_the_whole_bitwise(xp):
-    x, dy, parameters = example(xp)
-    _, saved = mlp.forward(x, parameters)
+def test_a_gated_mlp_multiplies_ups_by_gates(xp):
+    """Llama's: silu(x gates) * (x ups), then w2; gates and ups are the two halves of w1's middle axis."""
+    x, _, parameters = example(xp, bias=False, activation="swiglu")
+    y, _ = mlp.forward(x, parameters, "swiglu")
+    w1, w2 = (to_host(parameters[name]) for name in ("w1", "w2"))
+    gate, up = to_host(x) @ w1[:, 0], to_host(x) @ w1[:, 1]
+    want = gate / (1 + np.exp(-gate)) * up @ w2
+    assert w1.shape == (3, 2, 7)
+    assert np.linalg.norm(to_host(y) - want) <= 1e-14 * np.linalg.norm(want)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 9])
+def test_A14_a_cut_along_the_last_axis_of_w1_keeps_gates_with_their_ups(xp, size):
+    """Fused [g0 .. | u0 ..] in two halves would be all gates and all ups. The parts' outputs add up to the whole's."""
+    x, _, parameters = example(xp, bias=False, activation="swiglu")
+    whole, total = to_host(mlp.forward(x, parameters, "swiglu")[0]), 0
+    for rank in range(size):
+        mine = slice(7 * rank // size, 7 * (rank + 1) // size)
+        part = {"w1": parameters["w1"][:, :, mine], "w2": parameters["w2"][mine]}
+        total = total + to_host(mlp.forward(x, part, "swiglu")[0])
+    assert np.linalg.norm(total - whole) <= 1e-14 * np.linalg.norm(whole)
+
+
+@pytest.mark.parametrize("activation", mlp.ACTIVATIONS)
+def test_the_halves_of_backward_make_the_whole_bitwise(xp, activation):
+    x, dy, parameters = example(xp, activation=activation)
+    _, saved = mlp.forward(x, parameters, activation)
     dx, pending = mlp.backward_input(dy, saved)
     whole_dx, whole = mlp.backward(dy, saved)
     assert_array_equal(to_host(dx), to_host(whole_dx))
@@ -83,7 +107,11 @@ def test_init_is_repeatable_and_keeps_the_size_of_what_flows():
 
 def test_bad_input_is_named(xp):
     x, _, parameters = example(xp)
-    with pytest.raises(ValueError, match="activation='Relu': expected 'gelu' or 'relu'; nearest 'relu'"):
+    with pytest.raises(ValueError, match="activation='Relu': expected one of 'gelu', 'relu', 'swiglu'; nearest 'relu'"):
         mlp.forward(x, parameters, "Relu")
     with pytest.raises(ValueError, match="hidden=0: expected 1 or more"):
         mlp.init(np.random.default_rng(0), 3, 0)
+    with pytest.raises(ValueError, match="activation='swigl': .*nearest 'swiglu'"):
+        mlp.init(np.random.default_rng(0), 3, 4, activation="swigl")
+    with pytest.raises(ValueError, match=r"x \(5, 7\): swiglu takes gate and up side by side, an even number"):
+        mlp.forward(x, parameters, "swiglu")
