@@ -18,6 +18,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+RANKS_PER_CORE = 32
 SCHEDULERS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE", "FLUX_JOB_ID")
 
 
@@ -38,10 +39,23 @@ def find_mpirun():
 
 
 def mpirun_command(n):
-    """The words that start n ranks of the program that follows them. ValueError for n < 1 and without an mpirun."""
+    """The words that start n ranks of the program that follows them.
+
+    ValueError for n < 1, for more processes than one machine bears (a scheduler's job may have as many as it likes),
+    and without an mpirun.
+    """
     if n < 1:
         raise ValueError(f"{n} ranks cannot be started: the number of ranks is 1 or more")
+    most = RANKS_PER_CORE * (os.cpu_count() or 1)
+    if n > most and not scheduled():
+        raise ValueError(f"{n} ranks are too many processes for this machine: at most {most}, {RANKS_PER_CORE} a core; "
+                         "without mpirun a thousand ranks run in one process")
     return [find_mpirun(), "-n", str(n)]
+
+
+def scheduled():
+    """Whether a scheduler started this process: then the job has the machines that the scheduler gave it."""
+    return any(name in os.environ for name in SCHEDULERS)
 
 
 def mpirun_environment(timeout=None):
@@ -62,7 +76,7 @@ def mpirun_environment(timeout=None):
 
     # Under a scheduler the job gets the nodes, the ranks per node and the network of its allocation: no defaults of
     # ours. Otherwise the job is this one machine, and its ranks may be more than its cores.
-    if not any(name in os.environ for name in SCHEDULERS):
+    if not scheduled():
         defaults["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"        # Open MPI 5
         defaults["OMPI_MCA_rmaps_base_oversubscribe"] = "1"                         # Open MPI 4
         # MPICH oversubscribes unasked, but a rank that waits spins, and slows one that computes on the same core

@@ -163,3 +163,12 @@ def test_ending_a_job_ends_ranks_that_compute_even_when_mpirun_does_not_answer(s
     assert job.returncode is not None and gone(pids)
     mpirun.end_job(job)                             # once more does no harm
     job.stdout.close()
+
+
+def test_more_processes_than_a_machine_bears_are_refused_unless_a_scheduler_gives_them(monkeypatch):
+    most = mpirun.RANKS_PER_CORE * os.cpu_count()
+    assert mpirun.mpirun_command(most)[-1] == str(most)
+    with pytest.raises(ValueError, match=f"{most + 1} ranks are too many .* at most {most}, 32 a core"):
+        mpirun.mpirun_command(most + 1)
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    assert mpirun.mpirun_command(most + 1)[-1] == str(most + 1)
