@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import os
 import pkgutil
 import sys
 from difflib import get_close_matches
@@ -40,7 +41,12 @@ def main(argv=None):
         parser.error(f"there is no verb {argv[0]!r}: {hint}")
     args = parser.parse_args(argv)
     try:
-        return args.command(args)
+        status = args.command(args)
+        sys.stdout.flush()                            # or the reader's leaving shows only when Python ends
+        return status
+    except BrokenPipeError:                           # the reader, `head` say, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141                                    # as if SIGPIPE had ended us, which it would in another language
     except ValueError as error:
         from_a_rank = getattr(error, "__notes__", [])
         if is_root() or from_a_rank:                  # what every rank found alike is said once

@@ -106,3 +106,11 @@ def test_the_module_runs_and_exits_with_the_status():
     done = subprocess.run([sys.executable, "-m", "refimpl", "demo", "mlp", "--steps", "0"], cwd=ROOT,
                           capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "error: steps=0: must be 1 or more\n")
+
+
+def test_a_reader_that_leaves_early_is_no_fault():
+    process = subprocess.Popen([sys.executable, "-m", "refimpl", "demo", "mlp", "--steps", "1", "--tp", "1"], cwd=ROOT,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdout.close()
+    errors = process.stderr.read()
+    assert process.wait(60) == 141 and "Traceback" not in errors and "BrokenPipe" not in errors
