@@ -1,7 +1,7 @@
-"""A pipeline's timeline as a picture: one lane a rank, one box an action. SVG for pages and files, letters for a terminal.
+"""A pipeline's timeline as a picture: a lane for each rank, a box for each action. SVG, and letters for a terminal.
 
-    rank 0 |F0F1    B0--    B1--|        F blue and short, B (or I) vermilion and tall, W green and low: the shape and the
-    rank 1 |  F0B0--F1B1--      |        label say what the colour says; grey is idle, and says in its title for what
+    rank 0 |F0F1....B0--..B1--|      F blue and short, B (or I) vermilion and tall, W green and low: shape and label say
+    rank 1 |..F0B0--F1B1--....|      what the colour says; grey is idle, and its title says what the rank waits for
 
 Written by hand, without a drawing library: a thousand boxes in a few milliseconds, small enough for a page that redraws
 with every move of a slider.
@@ -28,9 +28,9 @@ def describe(timeline):
     """The picture in words: what somebody who cannot see it needs to know."""
     s, t = timeline.schedule, timeline
     chunks = f", {s.chunks} chunks each" if s.chunks > 1 else ""
-    lines = [f"Schedule {s.name}: {s.stages} ranks{chunks}, {s.microbatches} micro-batches. A step takes {t.makespan:g}, of "
-             f"which {t.bubble_of_total:.1%} is bubble ({t.bubble_of_ideal:.1%} of the ideal time, {t.bubble_of_span:.1%} of "
-             "the longest rank's span)."]
+    lines = [f"Schedule {s.name}: {s.stages} ranks{chunks}, {s.microbatches} micro-batches. "
+             f"A step takes {t.makespan:g}, of which {t.bubble_of_total:.1%} is bubble ({t.bubble_of_ideal:.1%} of the "
+             f"ideal time, {t.bubble_of_span:.1%} of the longest rank's span)."]
     for rank, (starts, ends, busy, peak) in enumerate(zip(t.starts, t.ends, t.busy, t.peak_activations)):
         lines.append(f"Rank {rank} works {busy:g} between {starts[0]:g} and {ends[-1]:g}, "
                      f"and keeps {peak:g} activations at most.")
@@ -40,7 +40,8 @@ def describe(timeline):
 def svg(timeline, title=None, width=None):
     """The timeline as an SVG element, with its text alternative.
 
-    title    None: the schedule's name, sizes and figures        width    pixels; None: wide enough for labels, 1600 at most
+    title    None: the schedule's name, sizes and figures
+    width    pixels; None: wide enough for labels, 1600 at most
     """
     s, makespan = timeline.schedule, timeline.makespan
     if title is None:
@@ -49,13 +50,14 @@ def svg(timeline, title=None, width=None):
     words = describe(timeline)
     shortest = min((t for kind in "FIW" for t in timeline.times.of_kind[kind] if t > 0), default=1.0)
     label = len(f"{len(s.placement) - 1}F{s.microbatches - 1}") * LETTER + 4
-    width = width or min(max(720, LEFT + makespan / shortest * label + 20), WIDEST)
+    width = round(width or min(max(720, LEFT + makespan / shortest * label + 20), WIDEST))
     scale = (width - LEFT - 16) / makespan if makespan else 0.0
     height = TOP + s.stages * (LANE + GAP) + 24
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height}" width="{width:.0f}" '
-           f'height="{height}" role="img" aria-label="{escape(f"{title}. {words}")}" font-family="sans-serif" font-size="10">'
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+           f'height="{height}" role="img" aria-label="{escape(f"{title}. {words}")}" '
+           f'font-family="sans-serif" font-size="10">'
            f"<title>{escape(title)}</title><desc>{escape(words)}</desc>"
-           f'<rect width="{width:.0f}" height="{height}" fill="#FFFFFF"/>'
+           f'<rect width="{width}" height="{height}" fill="#FFFFFF"/>'
            f'<text x="4" y="14" font-size="13" fill="#000000">{escape(title)}</text>', legend(), axis(timeline, scale)]
     for rank in range(s.stages):
         out.append(f'<g transform="translate({LEFT},{TOP + rank * (LANE + GAP)})">'
@@ -88,7 +90,8 @@ def lane(timeline, rank, scale):
                     f"<title>idle {escape(str(gap))}</title></rect>" for gap in timeline.idle[rank])
     return [f'<g fill="#E8E8E8">{waits}</g>',
             *(f'<g fill="{COLOURS[kind]}">{"".join(found)}</g>' for kind, found in rects.items() if found),
-            *(f'<g fill="{INK[kind]}" text-anchor="middle">{"".join(found)}</g>' for kind, found in labels.items() if found)]
+            *(f'<g fill="{INK[kind]}" text-anchor="middle">{"".join(found)}</g>'
+              for kind, found in labels.items() if found)]
 
 
 def legend():
@@ -131,7 +134,7 @@ def terminal(timeline, columns=100, colour=False):
     room = max(columns - name - 1, 20)
     lengths = [t for kind in "FIW" for t in timeline.times.of_kind[kind] if t > 0] or [1.0]
     unit = max(min(lengths), max(lengths) / 4)                                # at least a character for so many seconds
-    label = len(f"F{s.microbatches - 1}") + (len(str(len(s.placement) - 1)) if s.chunks > 1 else 0)
+    label = len(f"F{s.microbatches - 1}") + (len(f"{len(s.placement) - 1}-") if s.chunks > 1 else 0)
     per_unit = next((width for width in range(label, 1, -1) if makespan / unit * width <= room), 1)
     dt = unit / per_unit
     across = max(math.ceil(makespan / dt - 1e-9), 1)
@@ -145,12 +148,12 @@ def terminal(timeline, columns=100, colour=False):
         for column in middle:
             line = [*line[:column], "~", *line[column:]]
         lines.append(f"rank {rank} |".rjust(name) + "".join(line) + "|")
-    first, last = f"{times[0] - dt / 2:g}", f"{makespan:g}"
-    return "\n".join([*lines, " " * name + first + last.rjust(max(len(times) + len(middle) - len(first), len(last) + 1))])
+    last = f"{makespan:g}"
+    return "\n".join([*lines, " " * name + "0" + last.rjust(max(len(times) + len(middle), len(last) + 2) - 1)])
 
 
 def cells(timeline, rank, times, with_stage, colour):
-    """A rank's line, one string a column: what the rank does at each of the `times`; an action's columns spell its name."""
+    """A rank's line, a character a column: what it does at each of the `times`; an action's columns spell its name."""
     row, starts, ends = timeline.schedule.ranks[rank], timeline.starts[rank], timeline.ends[rank]
     running = []                                                              # position of the action in each column
     position = 0
@@ -183,7 +186,8 @@ def check_svg_file(path):
     """ValueError unless an SVG can be written to `path`: said before the work, not after it."""
     path = Path(path)
     if path.suffix.lower() != ".svg":
-        raise ValueError(f"--svg {path}: the name must end in .svg; {path.with_suffix('.svg') if path.name else 'chart.svg'} works")
+        works = path.with_suffix(".svg") if path.name else "chart.svg"
+        raise ValueError(f"--svg {path}: the name must end in .svg; {works} works")
     if not path.parent.is_dir():
         raise ValueError(f"--svg {path}: there is no folder {path.parent}")
     if not os.access(path.parent, os.W_OK) or path.is_dir():

@@ -1,0 +1,137 @@
+"""The quiz in a notebook: for each question its choices, a button that grades, the reason, another try.
+
+    Question 2 of 14 · trap
+    ( ) factor 2.0    (•) factor 1.0    ...
+    [Check answer] [Try again]
+    Right. Forward sums the output ...                  a live region: screen readers say it
+
+Choosing grades nothing, so that one can change one's mind, and walk through the choices with the keyboard. Each
+question is a box of the class quiz-ID. A second try at a template has new numbers. Only this file needs ipywidgets.
+"""
+
+import html
+import random
+
+import ipywidgets
+
+from refimpl.course.quiz.session import record
+
+RIGHT, WRONG = "#009E73", "#D55E00"                       # of the bar beside the words, which say it, too
+
+
+class Quiz(ipywidgets.VBox):
+    """The questions, one below the other, and how many were right.
+
+    questions, memories    as `session.choose` gave and took them        me     progress to append to
+    empty                  what to say if there are no questions          rng    draws numbers, shuffles choices
+    """
+
+    def __init__(self, questions, memories, me, empty="There are no such questions.", rng=random):
+        self.me, self.notes = me, me.messages()
+        self.summary = ipywidgets.HTML()
+        self.boxes = [
+            QuestionBox(question, memories.get(question.id), f"Question {k} of {len(questions)}", self.answered, rng)
+            for k, question in enumerate(questions, start=1)]
+        self.empty = empty
+        super().__init__([self.summary, *self.boxes])
+        self.add_class("refimpl-quiz")
+        self.summarize()
+
+    def answered(self, shown, choice, retry):
+        """Remember an answer and count anew; what there is to say about the progress file, a list of sentences."""
+        record(self.me, shown, choice, retry, where="notebook")
+        self.summarize()
+        return self.me.messages()
+
+    def summarize(self):
+        """Bring the first line up to date."""
+        graded = [box for box in self.boxes if box.first is not None]
+        right = sum(box.first for box in graded)
+        missed = sum(box.missed_before for box in self.boxes)
+        words = f"{len(self.boxes)} questions, {len(graded)} answered, {right} right at the first try."
+        if missed:
+            words += f" {missed} of them you missed last time."
+        texts = [words if self.boxes else self.empty, *self.notes]
+        self.summary.value = "".join(f"<p>{escaped(text)}</p>" for text in texts)
+
+
+class QuestionBox(ipywidgets.VBox):
+    """One question. `answered(shown, choice, retry)` is told of every answer; what it returns goes below the reason."""
+
+    def __init__(self, question, memory, title, answered, rng=random):
+        self.question, self.answered, self.rng = question, answered, rng
+        self.missed_before = memory is not None and not memory.passed
+        self.first = None                                # was the first answer right? None before there is one
+        self.graded = False
+        self.title = f"{title} · {question.level}" + (" · you missed this one last time" if self.missed_before else "")
+        self.stem, self.feedback = ipywidgets.HTML(), ipywidgets.HTML()
+        self.radio = ipywidgets.RadioButtons(layout={"width": "max-content", "max_width": "100%"})
+        self.check = ipywidgets.Button(description="Check answer")
+        self.again = ipywidgets.Button(description="Try again")
+        self.check.on_click(lambda _: self.grade())
+        self.again.on_click(lambda _: self.ask())
+        super().__init__([self.stem, self.radio, ipywidgets.HBox([self.check, self.again]), self.feedback])
+        self.add_class(f"quiz-{question.id}")
+        self.shown = None
+        self.ask()
+
+    def ask(self):
+        """Show the question, with new numbers where it draws some, ready to be answered."""
+        if self.shown is None or self.question.draw:
+            self.shown = self.question.show(self.rng)
+        self.stem.value = f"<p><b>{escaped(self.title)}</b></p>{as_html(self.shown.stem)}"
+        self.radio.options = [(choice.text, k) for k, choice in enumerate(self.shown.choices)]
+        self.radio.value = None
+        self.graded = False
+        self.enable()
+        self.say("")
+
+    def grade(self):
+        """Grade what is chosen, once, and say why."""
+        if self.graded:                                  # a second click, sent before the button was off
+            return
+        if self.radio.value is None:
+            self.say("<p>Choose an answer first.</p>")
+            return
+        choice, retry = self.shown.choices[self.radio.value], self.first is not None
+        self.graded = True
+        if not retry:
+            self.first = choice.right
+        notes = self.answered(self.shown, choice, retry)
+        self.enable(after_wrong=not choice.right)
+        source = f"<p><small>{escaped(self.question.source)}</small></p>" if choice.right else ""
+        bar = f"border-left: 4px solid {RIGHT if choice.right else WRONG}; padding-left: 8px"
+        verdict = "Right." if choice.right else "Not this one."
+        self.say(f'<div style="{bar}"><p><b>{verdict}</b> {inline(choice.why)}</p>{source}'
+                 + "".join(f"<p>{escaped(note)}</p>" for note in notes) + "</div>")
+
+    def enable(self, after_wrong=False):
+        """Switch on what can be used now."""
+        self.radio.disabled = self.check.disabled = self.graded
+        self.again.disabled = not after_wrong
+
+    def say(self, text):
+        """Put HTML into the live region."""
+        self.feedback.value = f'<div role="status" aria-live="polite">{text}</div>'
+
+
+def as_html(text):
+    """A stem as HTML: paragraphs, fenced code, code in backticks."""
+    parts = []
+    for k, part in enumerate(text.split("```")):
+        if k % 2:
+            parts.append(f"<pre>{escaped(part.strip(chr(10)))}</pre>")
+        else:
+            parts += [f"<p>{inline(paragraph)}</p>" for paragraph in part.split("\n\n") if paragraph.strip()]
+    return "".join(parts)
+
+
+def inline(text):
+    """A paragraph as HTML, with code in backticks."""
+    parts = enumerate(map(escaped, text.split("`")))
+    return "".join(f"<code>{part}</code>" if k % 2 else part for k, part in parts)
+
+
+def escaped(text):
+    """Text in which < and & are themselves."""
+    return html.escape(text, quote=False)
