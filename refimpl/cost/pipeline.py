@@ -1,7 +1,7 @@
 """What a pipeline schedule costs: bubble, warm-up, activations kept, messages; as formulas.
 
-p ranks, m micro-batches, v chunks of the model on each rank. F, I, W: seconds of a forward, an input gradient and a weight
-gradient of all that a rank has of the model, the same on every rank; B = I + W. A message takes no time here.
+p ranks, m micro-batches, v chunks of the model on each rank. F, I, W: seconds of a forward, an input gradient and a
+weight gradient of all that a rank has of the model, the same on every rank; B = I + W. A message takes no time here.
 
     schedule         bubble              kept at once on rank r       messages each way
     gpipe            (p-1)(F+B)          m                            (p-1) m
@@ -14,14 +14,17 @@ gradient of all that a rank has of the model, the same on every rank; B = I + W.
     zbv              (p-1)(F+I-2W)/2     p                            2 (p-1) m
     dualpipev        (p-1)(F+2I-W)/2     p + 1/2                      2 (p-1) m
 
-The table is for many micro-batches; the functions say what few of them change, and where a formula ends. Nothing here has
-seen a schedule: the tests compare with the lists, action by action, and with the clock of real runs.
+The table is for many micro-batches; the functions say what few of them change, and where a formula ends. Nothing here
+has seen a schedule: the tests compare with the lists of actions and with the clock of real runs.
 
-Sources: Huang et al. 2019 (gpipe); Narayanan et al. 2021, section 2.2 (1f1b, interleaved); Lamy-Poirier 2022 (looped_bfs);
-Qi et al. 2023, table 2 and section 6 (zero bubble); DeepSeek-AI 2024, table 2, where B is our I + W (dualpipev).
+Sources: Huang et al. 2019 (gpipe); Narayanan et al. 2021, section 2.2 (1f1b, interleaved); Lamy-Poirier 2022
+(looped_bfs); Qi et al. 2023, table 2 and section 6 (zero bubble); DeepSeek-AI 2024, table 2, whose B is our I + W
+(dualpipev).
 """
 
-SINGLE, LOOP, V = ("gpipe", "1f1b", "zb_h1", "zb_h2"), ("interleaved", "looped_bfs", "interleaved_zb"), ("zbv", "dualpipev")
+SINGLE = ("gpipe", "1f1b", "zb_h1", "zb_h2")          # one stage on each rank
+LOOP = ("interleaved", "looped_bfs", "interleaved_zb") # v of them, in a loop
+V = ("zbv", "dualpipev")                              # two, down a V and up again
 
 
 def bubble(name, p, m, v=1, forward=1.0, input=1.0, weight=1.0):
@@ -30,15 +33,15 @@ def bubble(name, p, m, v=1, forward=1.0, input=1.0, weight=1.0):
     The zero-bubble formulas hold for W <= F, I (zbv and dualpipev: F = I) and m >= p (zb_h2, zbv: 2p-1; dualpipev: 2p);
     ValueError outside of that.
     """
-    F, I, W, v = forward, input, weight, chunks(name, v)  # noqa: E741
+    F, I, W, v = forward, input, weight, chunks(name, v)
     if name in ("gpipe", "1f1b"):
         return (p - 1) * (F + I + W)
-    if name in ("interleaved", "looped_bfs"):             # every chunk but the last holds its rank max(m, p) slots, not m
+    if name in ("interleaved", "looped_bfs"):         # every chunk but the last holds its rank max(m, p) slots, not m
         return ((v - 1) * max(m - p, 0) + m + (v * p - 1)) * (F + I + W) / v - m * (F + I + W)
     least = {"zb_h1": p, "interleaved_zb": p, "zb_h2": 2 * p - 1, "zbv": 2 * p - 1, "dualpipev": 2 * p}[name]
     if m < least or W > min(F, I) or name in V and F != I:
-        raise ValueError(f"{name}: no formula for p={p} m={m} forward={F} input={I} weight={W}; there is one for {least} "
-                         f"micro-batches or more and weight <= forward, input{' with forward = input' * (name in V)}")
+        raise ValueError(f"{name}: no formula for p={p} m={m} forward={F} input={I} weight={W}; there is one for "
+                         f"{least} micro-batches or more and weight <= forward, input{' = forward' * (name in V)}")
     return (p - 1) / v * {"zb_h1": F + I - W, "interleaved_zb": F + I - W, "zb_h2": F + I - 2 * W, "zbv": F + I - 2 * W,
                           "dualpipev": F + 2 * I - W}[name]
 
@@ -101,7 +104,7 @@ def round_size(p, m):
 
 
 def down_and_up(p, m, rank):
-    """Forwards of ZB-V before the first backward: 2p-1-rank on the way down the V and rank+1 on the way up, if m is as much."""
+    """Forwards of ZB-V before the first backward: 2p-1-rank on the way down the V, rank+1 on the way up, at most m."""
     return min(m, 2 * p - 1 - rank) + min(m, rank + 1)
 
 
