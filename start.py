@@ -34,6 +34,8 @@ def main(args):
     if complaint:
         sys.exit(complaint)
     install()
+    if args[:1] == ["test"] and "--all" in args:
+        install_second_opinion()
     return become(*program(args, dict(os.environ)))
 
 
@@ -93,15 +95,29 @@ def install():
         make_venv()
     STAMP.write_text(f"{ours} made")                # so that an installation cut short is begun again
     print("Installing the requirements into .venv (a minute or two) ...", flush=True)
-    command = [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check", "-r", "requirements.txt"]
+    pip_install("requirements.txt")
+    STAMP.write_text(wanted)
+    print("Everything is installed.", flush=True)
+
+
+def install_second_opinion():
+    """Install PyTorch, which only some tests of `test --all` need, unless it was installed before."""
+    stamp, wanted = VENV / "second-opinion.txt", (ROOT / "requirements-all.txt").read_text()
+    if not stamp.exists() or stamp.read_text() != wanted:
+        print("Installing PyTorch into .venv, for a second opinion (some minutes) ...", flush=True)
+        pip_install("requirements-all.txt")
+        stamp.write_text(wanted)
+
+
+def pip_install(requirements):
+    """Install what the file `requirements` lists, with its progress; ends with pip's last words if that fails."""
+    command = [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check", "-r", requirements]
     pip = subprocess.Popen(command, cwd=str(ROOT), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                            encoding="utf-8", errors="replace")
     output = list(show_progress(pip.stdout))
     if pip.wait() != 0:
         sys.exit("".join(output[-25:]) + "\nThe installation failed; the lines above are pip's. Is there a network? "
                  "Run start.py again to go on.")
-    STAMP.write_text(wanted)
-    print("Everything is installed.", flush=True)
 
 
 def digest():

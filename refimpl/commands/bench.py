@@ -8,7 +8,8 @@ from refimpl.world import run
 from refimpl.world.launch import is_root, under_mpi
 
 HELP = "measure speed, side by side with MPI's own and with what memory allows"
-IN_A_JOB = {"all-reduce": "all_reduce", "collectives": "collectives", "overlap": "overlap"}      # of --ranks ranks
+IN_A_JOB = {"all-reduce": "all_reduce", "collectives": "collectives", "overlap": "overlap",
+            "tensor-parallel": "tensor_parallel"}                                                # of --ranks ranks
 HERE = {"local": "local", "import": "imports"}
 DRAWN = ("all-reduce", "collectives")
 

@@ -115,3 +115,56 @@ def tensor_parallel_mlp(rows, inputs, outputs, P, rank):
         "forward": ring_all_reduce(rows * outputs, P, rank),
         "backward": ring_all_reduce(rows * inputs, P, rank),
     }
+
+
+def tensor_parallel_block(b, s, h, t, rank, sequence_parallel=False, recompute="none"):
+    """Elements that `rank` sends for one layer of a transformer: {"forward": ..., "backward": ...}.
+
+    Two parts, attention and MLP. Each ends its forward and its backward in an all-reduce of b s h: together
+    8 b s h (t-1)/t. (Shoeybi et al. 2019.) Sequence-parallel each gathers before and scatters after, forward and
+    backward, which sends as much; and backward gathers the part's input once more: 10. (Korthikanti et al. 2022,
+    section 4.2.2.) Full recomputation does the forward again, in backward: 12, and 14.
+    b micro-batch, s sequence, h hidden, t ranks; s need not divide by t.
+    """
+    if sequence_parallel:
+        gather, scatter = (b * h * ring(s, t, rank) for ring in (ring_all_gather, ring_reduce_scatter))
+        forward, backward = 2 * (gather + scatter), 2 * (gather + scatter + gather)
+    else:
+        forward = backward = 2 * ring_all_reduce(b * s * h, t, rank)
+    return {"forward": forward, "backward": backward + (forward if recompute == "full" else 0)}
+
+
+def vocabulary_parallel_embedding(b, s, h, t, rank, sequence_parallel=False):
+    """Elements that `rank` sends: the looked-up rows are summed forward. Sequence-parallel the sum is scattered, and
+    its gradient gathered: half of it each way."""
+    if sequence_parallel:
+        return {"forward": b * h * ring_reduce_scatter(s, t, rank), "backward": b * h * ring_all_gather(s, t, rank)}
+    return {"forward": ring_all_reduce(b * s * h, t, rank), "backward": 0}
+
+
+def vocabulary_parallel_head(b, s, h, t, rank, sequence_parallel=False):
+    """Elements that `rank` sends: the input's gradient is summed backward; sequence-parallel the input is gathered
+    twice, forward and for the weight gradient, and its gradient scattered. Nothing grows with the vocabulary."""
+    if sequence_parallel:
+        gather, scatter = (b * h * ring(s, t, rank) for ring in (ring_all_gather, ring_reduce_scatter))
+        return {"forward": gather, "backward": gather + scatter}
+    return {"forward": 0, "backward": ring_all_reduce(b * s * h, t, rank)}
+
+
+def vocabulary_parallel_loss(positions, t, rank, smoothing=False):
+    """Elements that `rank` sends, in float32 or wider: a maximum for each position, then two sums, with label smoothing
+    three. Backward needs nothing. To gather logits would be to send V (t-1)/t numbers a position."""
+    return ring_all_reduce(positions, t, rank) + ring_all_reduce((3 if smoothing else 2) * positions, t, rank)
+
+
+def sequence_parallel_gradients(h, layers, t, rank, norm_bias=True, positions=0):
+    """Elements that `rank` sends once a step: the weight gradients of all norms, 2 L + 1, and of `positions` learned
+    position embeddings, are sums over shards of the sequence; one all-reduce adds them up."""
+    return ring_all_reduce(((2 * layers + 1) * (2 if norm_bias else 1) + positions) * h, t, rank)
+
+
+def shared_heads_gradients(h, layers, heads, kv_heads, t, rank, bias=False):
+    """Elements that `rank` sends once a step where t ranks have copies of kv_heads key and value heads: gradients are
+    summed over the t / kv_heads ranks that share a head. 0 where there are no copies."""
+    share = max(t // kv_heads, 1)
+    return ring_all_reduce(layers * 2 * (h // heads) * (h + (1 if bias else 0)), share, rank % share)

@@ -32,7 +32,7 @@ def cross_entropy(logits, targets, ignore_index=IGNORED, smoothing=0.0):
     Raises ValueError if the shapes do not fit or, for host arrays, a target is out of range.
     """
     xp = array_namespace(logits, targets)
-    _check(logits, targets, smoothing)
+    check(logits, targets, smoothing)
     places = targets.astype(xp.int64)[..., None]                               # bytes, too, can be compared with -1
     counted = places != ignore_index
     places = xp.where(counted, places, 0)                                      # any place will do where not counted
@@ -74,7 +74,7 @@ def softmax_cross_entropy(logits, targets):
     fit or, for host arrays, a target is out of range.
     """
     array_namespace(logits, targets)
-    _check(logits, targets)
+    check(logits, targets)
     check_indices(targets, logits.shape[-1], "targets")
     total, _, saved = cross_entropy(logits, targets)
     return total / max(math.prod(targets.shape), 1), saved
@@ -88,7 +88,8 @@ def softmax_cross_entropy_backward(dloss, saved):
     return cross_entropy_backward(dloss / max(math.prod(saved[1].shape), 1), saved)
 
 
-def _check(logits, targets, smoothing=0.0):
+def check(logits, targets, smoothing=0.0):
+    """ValueError unless logits (..., V), targets (...) and smoothing fit each other."""
     if logits.ndim < 1 or logits.shape[:-1] != targets.shape:
         raise ValueError(f"targets {targets.shape} do not fit logits {logits.shape}; expected {logits.shape[:-1]}")
     if targets.dtype.kind not in "iu":

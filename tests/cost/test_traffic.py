@@ -69,6 +69,50 @@ def test_a_tensor_parallel_mlp_sends_two_all_reduces_whatever_its_hidden_size():
     assert traffic.tensor_parallel_mlp(rows=10, inputs=8, outputs=4, P=1, rank=0) == {"forward": 0, "backward": 0}
 
 
+@pytest.mark.parametrize("t", [1, 2, 4, 8])
+def test_a_tensor_parallel_layer_sends_8_or_12_and_sequence_parallel_10_or_14(t):
+    """Times b s h (t-1)/t. Narayanan et al. 2021, section 3.2; Korthikanti et al. 2022, section 4.2.2."""
+    unit = 2 * 16 * 24 * (t - 1) // t
+    for sequence_parallel, recompute, forward, backward in (
+            (False, "none", 4, 4), (False, "selective", 4, 4), (False, "full", 4, 8),
+            (True, "none", 4, 6), (True, "selective", 4, 6), (True, "full", 4, 10)):
+        for rank in range(t):
+            sent = traffic.tensor_parallel_block(2, 16, 24, t, rank, sequence_parallel, recompute)
+            assert sent == {"forward": forward * unit, "backward": backward * unit}
+
+
+@pytest.mark.parametrize("P", RANKS)
+@pytest.mark.parametrize("s", SIZES)
+def test_over_all_ranks_both_ends_send_whole_arrays_p_minus_1_times(P, s):
+    """An all-reduce is two of them; scattered and gathered shards of any lengths add up to the whole."""
+    whole = (P - 1) * 3 * s * 5
+    over_ranks = lambda formula, *more: [sum(formula(3, s, 5, P, r, *more)[phase] for r in range(P))
+                                         for phase in ("forward", "backward")]
+    assert over_ranks(traffic.vocabulary_parallel_embedding) == [2 * whole, 0]
+    assert over_ranks(traffic.vocabulary_parallel_embedding, True) == [whole, whole]
+    assert over_ranks(traffic.vocabulary_parallel_head) == [0, 2 * whole]
+    assert over_ranks(traffic.vocabulary_parallel_head, True) == [whole, 2 * whole]
+    assert over_ranks(traffic.tensor_parallel_block) == [4 * whole, 4 * whole]
+    assert over_ranks(traffic.tensor_parallel_block, True) == [4 * whole, 6 * whole]
+
+
+def test_a_cut_softmax_sends_3_or_4_numbers_a_position_whatever_the_vocabulary():
+    assert traffic.vocabulary_parallel_loss(100, 4, 0) == 3 * 150
+    assert traffic.vocabulary_parallel_loss(100, 4, 0, smoothing=True) == 4 * 150
+    assert traffic.vocabulary_parallel_loss(100, 1, 0) == 0
+
+
+def test_addends_are_sent_once_a_step():
+    """2 layers of 2 norms, and a last one: 5 weights and 5 biases of 24; 2 layers of a key and a value head of 2."""
+    assert traffic.sequence_parallel_gradients(24, 2, 4, 0) == 240 * 3 // 2
+    assert traffic.sequence_parallel_gradients(24, 2, 4, 0, norm_bias=False, positions=1) == 144 * 3 // 2
+    assert traffic.shared_heads_gradients(24, 2, heads=12, kv_heads=12, t=4, rank=0) == 0
+    assert traffic.shared_heads_gradients(24, 2, heads=12, kv_heads=4, t=4, rank=0) == 0
+    for rank in range(4):
+        assert traffic.shared_heads_gradients(24, 2, heads=12, kv_heads=2, t=4, rank=rank) == 2 * 2 * 2 * 24
+        assert traffic.shared_heads_gradients(24, 2, heads=12, kv_heads=2, t=4, rank=rank, bias=True) == 2 * 2 * 2 * 25
+
+
 @pytest.mark.parametrize("P", [1, 2, 3, 4])
 def test_what_is_counted_equals_the_formulas_in_every_world(P, world):
     """Under MPI as in one process: elements of 8 bytes, sizes that do not divide, empty chunks."""

@@ -1,7 +1,6 @@
 """A second opinion: the same models, written again with PyTorch's own layers, and differentiated by its autograd.
 
-    python3 -m venv /tmp/torch && /tmp/torch/bin/pip install torch -r requirements.txt
-    REFIMPL_TEST_ALL=1 /tmp/torch/bin/python -m pytest -m torch tests/model/test_autograd.py
+    python3 start.py test --all -m torch
 """
 
 import numpy as np

@@ -10,6 +10,7 @@ from refimpl.arrays import to_host
 from refimpl.cost import traffic
 from refimpl.model import layers, mlp
 from refimpl.parallel import tensor
+from refimpl.precision import wide
 from refimpl.testing import assert_sharded_equal
 
 RANKS = [1, 2, 3, 4]
@@ -73,11 +74,12 @@ def test_row_parallel_equals_linear_and_sends_one_all_reduce_forward(P, world, x
 
 @pytest.mark.parametrize("P", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize("dtype, activation, hidden", [       # hidden: divides, does not, fewer features than ranks
-    ("float64", "gelu", 8), ("float64", "relu", 5), ("float64", "gelu", 2), ("float32", "gelu", 5)])
+    ("float64", "gelu", 8), ("float64", "swiglu", 5), ("float64", "relu", 2), ("float32", "gelu", 5),
+    ("float32", "swiglu", 6)])
 def test_mlp_equals_the_single_device_and_sends_one_all_reduce_each_way(P, world, xp, dtype, activation, hidden):
     rng = np.random.default_rng(1)
-    host = mlp.init(rng, INPUTS, hidden, OUTPUTS, dtype=dtype)
-    host["b1"] += random(rng, hidden, dtype=dtype)
+    host = mlp.init(rng, INPUTS, hidden, OUTPUTS, dtype=dtype, activation=activation)
+    host["b1"] += random(rng, *host["b1"].shape, dtype=dtype)
     host["b2"] += random(rng, OUTPUTS, dtype=dtype)
     host |= {"x": random(rng, ROWS, INPUTS, dtype=dtype), "dy": random(rng, ROWS, OUTPUTS, dtype=dtype)}
 
@@ -97,19 +99,52 @@ def test_mlp_equals_the_single_device_and_sends_one_all_reduce_each_way(P, world
     formula = lambda phase: lambda P, rank: item * traffic.tensor_parallel_mlp(ROWS, INPUTS, OUTPUTS, P, rank)[phase]
     assert_sharded_equal(
         program, reference, {name: device_array(xp, a) for name, a in host.items()}, ranks=(P,),
-        shard={"x": "replicated", "dy": "replicated", "y": "replicated", "w1": 1, "b1": 0, "w2": 0, "b2": "replicated"},
+        shard={"w1": -1, "b1": -1, "w2": 0} | dict.fromkeys(("x", "y", "dy", "b2"), "replicated"),
         traffic={"forward": formula("forward"), "backward": formula("backward")})
 
 
-@pytest.mark.parametrize("P", [1, 2, 3, 4])
-def test_shard_mlp_cuts_so_that_the_shards_join_to_the_whole(P):
-    parameters = mlp.init(np.random.default_rng(0), 3, 5, 4)
+@pytest.mark.parametrize("P", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("activation", ["gelu", "swiglu"])
+def test_A14_shard_mlp_cuts_so_that_the_shards_join_to_the_whole(P, activation):
+    parameters = mlp.init(np.random.default_rng(0), 3, 5, 4, activation=activation)
     shards = [tensor.shard_mlp(parameters, rank, P) for rank in range(P)]
-    for name, axis in {"w1": 1, "b1": 0, "w2": 0}.items():
+    for name, axis in {"w1": -1, "b1": -1, "w2": 0}.items():
         assert_array_equal(np.concatenate([s[name] for s in shards], axis), parameters[name])
     for shard in shards:
         assert_array_equal(shard["b2"], parameters["b2"])
         assert not any(np.shares_memory(shard[name], parameters[name]) for name in shard)
+    joined = tensor.unshard_mlp(shards)
+    assert joined.keys() == parameters.keys()
+    for name in joined:
+        assert_array_equal(joined[name], parameters[name])
+        assert not any(np.shares_memory(shard[name], joined[name]) for shard in shards)
+
+
+def test_many_small_arrays_are_summed_in_one_all_reduce(xp):
+    host = {"a": np.arange(6.0).reshape(2, 3), "b": np.ones(()), "c": np.zeros((0, 4)), "d": np.arange(5.0)}
+    log = Ledger()
+
+    def program(comm):
+        sums = tensor.summed_together({name: device_array(xp, a * (comm.rank + 1)) for name, a in host.items()}, comm)
+        return {name: to_host(a) for name, a in sums.items()}, tensor.summed_together({}, comm)
+
+    for sums, nothing in run(program, 3, ledger=log):
+        assert nothing == {} and sums.keys() == host.keys()
+        for name, a in host.items():
+            assert_array_equal(sums[name], 6 * a)
+    assert log.messages() == 3 * traffic.ring_messages(3, passes=2)
+    assert log.bytes_sent() == 8 * 2 * 2 * 12
+
+
+def test_bfloat16_adds_up_as_numbers(xp):
+    """It is stored as uint16; added as integers it would be something else. It travels as float32."""
+    numbers, bits = np.array([1.0, 2.5, -3.0, 0.0]), np.array([0x3F80, 0x4020, 0xC040, 0], "uint16")
+    assert_array_equal(wide(bits), numbers)
+    log = Ledger()
+    for total in run(lambda comm: to_host(tensor.summed(device_array(xp, bits), comm)), 2, ledger=log):
+        assert total.dtype == "uint16"
+        assert_array_equal(wide(total), 2 * numbers)
+    assert log.bytes_sent() == 4 * 2 * 4
 
 
 @pytest.mark.parametrize("split", ["column", "row"])
@@ -148,9 +183,12 @@ def test_A09_the_row_parallel_bias_is_added_once(P, world, xp):
         return {"y": y, "db": tensor.row_parallel_backward(dy, saved)[2]}
 
     assert_sharded_equal(program, lambda **_: expected, inputs, ranks=(P,), shard=ROW)
-    results = run(lambda comm: to_host(program(comm, inputs["x"][:, 2 * comm.rank:2 * comm.rank + 2],
-                                               inputs["w"][2 * comm.rank:2 * comm.rank + 2], inputs["b"], inputs["dy"])["y"]), P)
-    for y in results:
+
+    def exactly(comm):
+        mine = slice(2 * comm.rank, 2 * comm.rank + 2)
+        return to_host(program(comm, inputs["x"][:, mine], inputs["w"][mine], inputs["b"], inputs["dy"])["y"])
+
+    for y in run(exactly, P):
         assert_array_equal(y, expected["y"])             # integers: exact
 
 
