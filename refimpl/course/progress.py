@@ -17,6 +17,7 @@ import functools
 import json
 import os
 import sqlite3
+import time
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -122,17 +123,29 @@ class Progress:
     def _trying(self, work):
         """work(), and once more after mending the file where it is damaged."""
         try:
-            return work()
+            return patiently(work)
         except sqlite3.DatabaseError as error:
             if not mending.says_damaged(error) or read_only(self.path):
                 raise
             self._say(mending.mend(self.path, TABLE, INSERT, SELECT))
-            return work()
+            return patiently(work)
 
     def _say(self, message):
         if message and message not in self._said:
             self._said.add(message)
             self._to_say.append(message)
+
+
+def patiently(work):
+    """work(), tried again while others hold the file: SQLite does not wait where it makes the file a WAL one."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return work()
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > until:
+                raise
+            time.sleep(0.02)
 
 
 def attempt(row):

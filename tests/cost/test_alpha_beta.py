@@ -4,7 +4,6 @@ Three statements that know nothing of each other. The simulation below is told e
 papers' pictures, and has an idea of a port of its own: where a recursion and the operator share a mistake, it differs.
 """
 
-import os
 import time
 from collections import defaultdict, deque
 
@@ -98,8 +97,7 @@ def test_three_ranks_by_hand():
         assert close(formula(3, a, t), by_hand)
 
 
-@pytest.mark.parametrize("P", [256, pytest.param(1024, marks=pytest.mark.skipif(
-    os.environ.get("REFIMPL_TEST_ALL") != "1", reason="2 million messages: with --all"))])
+@pytest.mark.parametrize("P", [256])
 def test_a_ring_of_hundreds_of_ranks_takes_its_textbook_time_and_little_of_ours(P):
     began = time.process_time()
     log = Ledger()
