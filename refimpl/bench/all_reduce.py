@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from refimpl.bench.timing import measure, median, ratio, repeats, size_words
+from refimpl.bench.timing import measure, median, ratio, repeats, size_words, touched_zeros
 from refimpl.collectives import all_reduce
 
 SIZES = "4KiB,64KiB,1MiB,16MiB,64MiB"
@@ -23,7 +23,7 @@ def bench(comm, sizes, rounds):
 
 def bench_size(comm, size, rounds):
     """The rows of one size."""
-    x, y, z = np.zeros((3, max(size // 4, 1)), np.float32)
+    x, y, z = touched_zeros(3, max(size // 4, 1))
     algorithms = ["native", "ring", "rabenseifner", *(WHOLE if size <= WHOLE_UP_TO else ()), "auto"]
     variants = {name: partial(all_reduce, x, comm, algorithm=name, out=x) for name in algorithms}
     variants |= {"copy": lambda: np.copyto(y, z), "add": lambda: np.add(y, z, out=y)}

@@ -3,7 +3,7 @@
 import numpy as np
 
 from refimpl.bench.all_reduce import describe as describe
-from refimpl.bench.timing import measure, median, ratio, repeats
+from refimpl.bench.timing import measure, median, ratio, repeats, touched_zeros
 from refimpl.collectives import all_gather, bounds, native, reduce_scatter
 
 SIZES = "64KiB,1MiB,16MiB,64MiB"
@@ -17,7 +17,7 @@ def bench(comm, sizes, rounds):
 def bench_size(comm, size, rounds):
     """The rows of one size."""
     P, r = comm.size, comm.rank
-    x, y, z = np.zeros((3, max(size // 4, P)), np.float32)
+    x, y, z = touched_zeros(3, max(size // 4, P))
     b = bounds(x.size, P)
     chunk = x[b[r]:b[r + 1]].copy()
     variants = {

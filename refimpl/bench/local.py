@@ -67,5 +67,6 @@ def describe(result):
     lines = [f"{'size':>8}  {'local':>10}  {'MPI':>10}  {'of MPI':>7}"]
     for row in result["rows"]:
         local, mpi = 1e3 * row["local_s"], 1e3 * row["mpi_s"]
-        lines.append(f"{size_words(row['size_bytes']):>8}  {local:>7.2f} ms  {mpi:>7.2f} ms  {row['ratio_to_mpi']:>6.2f}x")
+        lines.append(f"{size_words(row['size_bytes']):>8}  {local:>7.2f} ms  {mpi:>7.2f} ms  "
+                     f"{row['ratio_to_mpi']:>6.2f}x")
     return "\n".join([*lines, f"a small message of the local world: {result['message_us']:.2f} us"])

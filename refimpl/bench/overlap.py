@@ -3,8 +3,8 @@
     hidden share = (compute + communicate - both at once) / the shorter of the two
 
 On the virtual clock it is all of it. Under MPI on shared memory communication is itself work for a core: with as many
-busy ranks as cores there is nothing to hide behind, and the figure says so. Between machines, where the network works on
-its own, there is.
+busy ranks as cores there is nothing to hide behind, and the figure says so. Between machines, where the network works
+on its own, there is.
 """
 
 from functools import partial
@@ -56,9 +56,9 @@ def compute(products):
         a @ a
 
 
-def virtual_hidden_share(P=4, n=2**20, network=None):
+def virtual_hidden_share(P=4, n=2**20):
     """The same question on the virtual clock: compute as long as the all-reduce takes, both at once."""
-    network = network or Network(Link(alpha=5e-6, beta=1e-9))
+    network = Network(Link(alpha=5e-6, beta=1e-9))
     x = np.ones(n, np.float32)
 
     def alone(comm):
@@ -81,8 +81,8 @@ def describe(result):
     lines = [f"{'size':>8}  {'compute':>10}  {'communicate':>11}  {'both':>10}  {'hidden':>7}"]
     for row in result["rows"]:
         compute, communicate, both = (1e3 * row[f"{name}_s"] for name in ("compute", "communicate", "both"))
-        lines.append(f"{size_words(row['size_bytes']):>8}  {compute:>7.2f} ms  {communicate:>8.2f} ms  {both:>7.2f} ms  "
-                     f"{row['hidden_share']:>7.0%}")
+        lines.append(f"{size_words(row['size_bytes']):>8}  {compute:>7.2f} ms  {communicate:>8.2f} ms  "
+                     f"{both:>7.2f} ms  {row['hidden_share']:>7.0%}")
     lines += ["On shared memory communication is work for a core: with all cores busy there is nothing to hide behind.",
               f"On the virtual clock: {result['virtual_hidden_share']:.0%} hidden."]
     return "\n".join(lines)

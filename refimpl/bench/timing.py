@@ -3,7 +3,7 @@
     round 1: a b c    round 2: a b c    ...        ratio of b to a = median over rounds of (b's time / a's time)
 
 A machine that slows down for a second slows down the whole round, so the ratio of two times of one round is far
-steadier than the times. In a round every variant runs once, all ranks starting together; the slowest rank's time counts.
+steadier than the times. In a round every variant runs once, all ranks starting together; the slowest rank counts.
 """
 
 import os
@@ -15,19 +15,16 @@ import numpy as np
 from refimpl.collectives import all_reduce
 
 
-def measure(comm, variants, rounds=7, repeat=1, prepare=None):
+def measure(comm, variants, rounds=7, repeat=1):
     """Time every variant in each round: {name: seconds per round}, the same on every rank.
 
     variants    {name: function without arguments}        rounds    after one more that is not counted
     repeat      calls per measurement, for what is too short for the clock; the time is that of one call
-    prepare     called before each measurement, untimed
     """
     names = list(variants)
     seconds = np.zeros((rounds + 1, len(names)))
     for turn in range(rounds + 1):
         for k, name in enumerate(names):
-            if prepare:
-                prepare()
             run = variants[name]
             comm.barrier()
             began = time.perf_counter()
@@ -53,6 +50,14 @@ def repeats(nbytes):
     return max(1, min(200, 2**20 // max(nbytes, 1)))
 
 
+def touched_zeros(arrays, n):
+    """`arrays` arrays of n float32 zeros, in memory of their own.
+
+    What np.zeros gives is no memory until it is written: all of it reads one page of zeros, from the cache.
+    """
+    return np.full((arrays, n), 0, np.float32)
+
+
 def pin(rank):
     """Keep this process on one core (Linux): two ranks that spin may else share a core for long while one is idle."""
     if hasattr(os, "sched_setaffinity"):
@@ -65,7 +70,7 @@ def parse_size(text):
     units = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "B": 1, "": 1}
     number = text.strip().rstrip("KMGiB")
     unit = text.strip()[len(number):]
-    if not number.isdigit() or unit not in units or int(number) == 0:
+    if not number.isdecimal() or unit not in units or int(number) == 0:
         raise ValueError(f"size {text!r}: write a whole number of bytes with a unit, as in 4KiB, 64MiB or 1GiB")
     return int(number) * units[unit]
 

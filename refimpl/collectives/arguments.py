@@ -25,8 +25,13 @@ def contiguous(x):
     return x if x.flags.c_contiguous else x.copy(order="C")
 
 
+def apart(x, out):
+    """x, or a copy of it where writing `out` could change it."""
+    return x.copy() if array_namespace(x).may_share_memory(x, out) else x
+
+
 def rows_of(out, axis, shape, like):
-    """An array to compute into, with `axis` first: `out` turned so, where that is in C order, else a new one of `shape`."""
+    """An array to compute into, `axis` first: `out` turned so, where that is in C order, else a new one of `shape`."""
     if out is not None and front(out, axis).flags.c_contiguous:
         return front(out, axis)
     return array_namespace(like).empty((shape[axis], *shape[:axis], *shape[axis + 1:]), like.dtype)
@@ -74,7 +79,8 @@ def checked_root(root, comm):
 def check_root_gives(x, root, comm, name):
     """ValueError when the root has nothing to send."""
     if comm.rank == root and x is None:
-        raise ValueError(f"rank {root} is the root of {name}, and gave None: the root gives the array, the others may give None")
+        raise ValueError(f"rank {root} is the root of {name}, and gave None: "
+                         "the root gives the array, the others may give None")
 
 
 def check_out(out, x, shape):
@@ -83,9 +89,11 @@ def check_out(out, x, shape):
         raise ValueError(f"out={out!r} is not an array: give one of shape {tuple(shape)} and dtype {x.dtype}")
     check_library(x, out)
     if tuple(out.shape) != tuple(shape) or out.dtype != x.dtype:
-        raise ValueError(f"out has shape {tuple(out.shape)} and dtype {out.dtype}, the result {tuple(shape)} and {x.dtype}: they must agree")
+        raise ValueError(f"out has shape {tuple(out.shape)} and dtype {out.dtype}, "
+                         f"the result {tuple(shape)} and {x.dtype}: they must agree")
     if not getattr(out.flags, "writeable", True):
-        raise ValueError(f"out, of shape {tuple(out.shape)}, is read-only: give an array that may be written, such as x.copy()")
+        raise ValueError(f"out, of shape {tuple(out.shape)}, is read-only: "
+                         "give an array that may be written, such as x.copy()")
 
 
 def check_library(*arrays):
@@ -98,16 +106,18 @@ def check_library(*arrays):
 
 def check_chunk(x, out, axis, comm):
     """ValueError unless x is what this rank brings to an all-gather into `out`: chunk r along `axis`."""
+    wanted = f"an array of {out.ndim} axes"
     if x.ndim == out.ndim:
         mine = chunk_sizes(out.shape[axis], comm.size)[comm.rank]
         wanted = (*out.shape[:axis], mine, *out.shape[axis + 1:])
-    if x.ndim != out.ndim or tuple(x.shape) != wanted:
-        raise ValueError(f"x has shape {tuple(x.shape)}, but to fill an out of shape {tuple(out.shape)} rank {comm.rank} of {comm.size} "
-                         f"must bring {wanted if x.ndim == out.ndim else f'an array of {out.ndim} axes'}; leave out away for other sizes")
+    if tuple(x.shape) != wanted:
+        raise ValueError(f"x has shape {tuple(x.shape)}, but to fill an out of shape {tuple(out.shape)} "
+                         f"rank {comm.rank} of {comm.size} must bring {wanted}; leave out away for other sizes")
 
 
 def choose(algorithm, known):
     """ValueError unless `algorithm` is one of the `known` ones."""
     if algorithm not in known:
         near = get_close_matches(algorithm, known, n=1, cutoff=0.3) if isinstance(algorithm, str) else []
-        raise ValueError(f"algorithm={algorithm!r} is not known: one of {', '.join(known)} (perhaps {(near or ['auto'])[0]!r}?)")
+        raise ValueError(f"algorithm={algorithm!r} is not known: one of {', '.join(known)} "
+                         f"(perhaps {(near or ['auto'])[0]!r}?)")

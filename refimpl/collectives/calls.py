@@ -6,14 +6,15 @@
     parts = all_to_all(parts, comm)          rank r: part r of every rank
     y = broadcast(x, comm, root=0)           gather(x, comm, root=0)           scatter(x, comm, root=0)
 
-The algorithms themselves are in `ring`, `doubling`, `tree` and `all_to_all`. Every rank of the group must make the same
-calls in the same order; a rank that does not gets `CollectiveMismatchError`, before anything is added up wrongly.
+The algorithms themselves are in files of their own, one each. Every rank of the group must make the same calls in the
+same order; a rank that does not gets `CollectiveMismatchError`, before anything is added up wrongly.
 """
 
 from refimpl.arrays import array_namespace
 from refimpl.collectives import direct, doubling, hierarchical, native, rabenseifner, ring, streamed_ring, tree
 from refimpl.collectives.all_to_all import all_to_all as exchange
 from refimpl.collectives.arguments import (
+    apart,
     back,
     check_chunk,
     check_library,
@@ -31,7 +32,7 @@ from refimpl.collectives.arguments import (
 from refimpl.collectives.choice import pick_all_gather, pick_all_reduce
 from refimpl.collectives.chunks import chunk_sizes
 from refimpl.collectives.reduction import check_op
-from refimpl.world.communicator import payload
+from refimpl.world.payload import payload
 
 ALL_REDUCE = {
     "ring": streamed_ring.all_reduce_,
@@ -51,7 +52,7 @@ def all_reduce(x, comm, op="sum", algorithm="auto", out=None):
     op            sum | prod | max | min
     algorithm     ring: 2(P-1) messages, 2n - len(chunk r) - len(chunk r+1) elements sent by rank r
                   doubling, rabenseifner, tree, hierarchical: see their files        native: MPI's own
-                  auto: what is fast for this size, see `choice.py`
+                  auto: what is fast for this size and world, see `choice.py`
     out           array to put the result in, may be x itself; on all ranks or on none
     Returns an array of x's shape, or `out`. ValueError for a wrong op, algorithm or out.
     """
@@ -60,10 +61,14 @@ def all_reduce(x, comm, op="sum", algorithm="auto", out=None):
     choose(algorithm, (*ALL_REDUCE, "auto"))
     if out is not None:
         check_out(out, x, x.shape)
-    result = x.copy(order="C") if out is None or not out.flags.c_contiguous else out
-    if result is not x:
-        result[...] = x
-    with comm.collective("all_reduce", bare=out is not None, op=op, algorithm=algorithm, dtype=x.dtype.str, shape=tuple(x.shape)):
+    if out is None or not out.flags.c_contiguous:
+        result = x.copy(order="C")
+    else:
+        result = out
+        if out is not x:
+            out[...] = x
+    with comm.collective("all_reduce", bare=out is not None, op=op, algorithm=algorithm,
+                         dtype=x.dtype.str, shape=tuple(x.shape)):
         ALL_REDUCE[pick_all_reduce(x, comm) if algorithm == "auto" else algorithm](result.reshape(-1), comm, op)
     if out is not None and result is not out:
         out[...] = result
@@ -74,7 +79,7 @@ def reduce_scatter(x, comm, axis=0, op="sum", out=None):
     """Reduce x over the ranks; rank r gets chunk r of the result along `axis`.
 
     x      array, the same shape and dtype on every rank; chunk k of n is [n*k//P, n*(k+1)//P): sizes may differ by 1
-    out    array to put the chunk in; on all ranks or on none
+    out    array to put the chunk in, may be a part of x; on all ranks or on none
     Rank r sends n - len(chunk r) rows of the axis, in P-1 messages (ring). x stays as it is.
     """
     x = payload(x)
@@ -84,7 +89,9 @@ def reduce_scatter(x, comm, axis=0, op="sum", out=None):
     shape = (*x.shape[:axis], mine, *x.shape[axis + 1:])
     if out is not None:
         check_out(out, x, shape)
-    with comm.collective("reduce_scatter", bare=out is not None, op=op, axis=axis, dtype=x.dtype.str, shape=tuple(x.shape)):
+        x = apart(x, out)
+    with comm.collective("reduce_scatter", bare=out is not None, op=op, axis=axis,
+                         dtype=x.dtype.str, shape=tuple(x.shape)):
         result = rows_of(out, axis, shape, x)
         streamed_ring.reduce_scatter(contiguous(front(x, axis)), comm, op, result)
     return finished(result, axis, out)
@@ -94,7 +101,7 @@ def all_gather(x, comm, axis=0, out=None, algorithm="auto"):
     """The ranks' arrays, one behind the other along `axis`, on every rank.
 
     x      array; its length along `axis` may differ from rank to rank (0 too), all else must agree
-    out    array to put the result in, on all ranks or on none; then rank r must bring chunk r of its length
+    out    array to put the result in, x may be a part of it; on all ranks or on none; then rank r must bring chunk r
     algorithm    ring: rank r sends every block but that of rank r+1, in P-1 messages
                  direct (with out): rank r sends its own block P-1 times        auto: see `choice.py`
     """
@@ -106,7 +113,8 @@ def all_gather(x, comm, axis=0, out=None, algorithm="auto"):
     if out is not None:
         check_out(out, x, getattr(out, "shape", None))
         check_chunk(x, out, axis, comm)
-    with comm.collective("all_gather", bare=out is not None, axis=axis, algorithm=algorithm, dtype=x.dtype.str, others=other_axes(x, axis)):
+    with comm.collective("all_gather", bare=out is not None, axis=axis, algorithm=algorithm,
+                         dtype=x.dtype.str, others=other_axes(x, axis)):
         if out is None:
             result = array_namespace(x).concatenate(ring.all_gather_blocks(front(x, axis), comm))
         else:
@@ -128,7 +136,8 @@ def all_to_all(parts, comm):
     except TypeError:
         raise ValueError(f"parts={parts!r}: all_to_all takes a list of {comm.size} arrays, one for each rank") from None
     if len(parts) != comm.size:
-        raise ValueError(f"all_to_all was given {len(parts)} parts, but {comm.name} has {comm.size} ranks: one part for each, empty ones too")
+        raise ValueError(f"all_to_all was given {len(parts)} parts, but {comm.name} has {comm.size} ranks: "
+                         "one part for each, empty ones too")
     check_library(*parts)
     dtypes = sorted({p.dtype.str for p in parts})
     if len(dtypes) > 1:

@@ -2,9 +2,9 @@
 
     rank r, all posted together:    to r+1, r+2, ...    from r-1, r-2, ...
 
-Rank r sends (P-1) len(chunk r) elements, over all ranks (P-1) n, as a ring does; alpha + n (P-1)/P beta where every pair of
-ranks has a path of its own. A ring asks less: each link carries what its two ends can. On one machine, where a message is
-a copy, nobody waits for a neighbour that has to wait for its own.
+Rank r sends (P-1) len(chunk r) elements, over all ranks (P-1) n, as a ring does; alpha + n (P-1)/P beta where every
+pair of ranks has a path of its own. A ring asks less of the network: only neighbours talk. On one machine, where a
+message is a copy, nobody waits for a neighbour that has to wait for its own.
 """
 
 from refimpl.collectives.ring import chunks_of
@@ -17,9 +17,9 @@ def all_gather(x, comm, out):
     """
     P, r = comm.size, comm.rank
     chunk = chunks_of(out, P)
+    chunk(r)[...] = x                                          # first: x may be a part of `out` that is about to change
     receives = [comm.irecv((r - step) % P, out=chunk(r - step)) for step in range(1, P)]
-    sends = [comm.isend(x, (r + step) % P) for step in range(1, P)]
-    chunk(r)[...] = x
+    sends = [comm.isend(chunk(r), (r + step) % P) for step in range(1, P)]
     for request in receives + sends:
         request.wait()
     return out

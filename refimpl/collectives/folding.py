@@ -1,7 +1,7 @@
 """Making the number of ranks a power of two: some ranks hand their array to a neighbour and sit out.
 
-P ranks, K = 2**k the largest power of two up to P, rem = P - K. Of the first 2 rem ranks the even ones give their array to
-the odd rank above, and get the result back at the end; the other K take part, and have the places 0 to K-1.
+P ranks, K = 2**k the largest power of two up to P, rem = P - K. Of the first 2 rem ranks the even ones give their array
+to the odd rank above, and get the result back at the end; the other K take part, and have the places 0 to K-1.
 
     P = 6, K = 4, rem = 2        rank     0 -> 1   2 -> 3   4   5
                                  place         0        1   2   3

@@ -1,6 +1,9 @@
 """MPI's own collectives, to compare ours with. They count no bytes, and take arrays of the host only."""
 
+import math
+
 from refimpl.arrays import is_device
+from refimpl.collectives.chunks import chunk_sizes
 
 OPS = {"sum": "SUM", "prod": "PROD", "max": "MAX", "min": "MIN"}
 LOGICAL = {"max": "LOR", "min": "LAND"}               # what MPI calls them for booleans
@@ -27,8 +30,7 @@ def reduce_scatter(x, comm, op, out):
     """
     mpi, op = _mpi(comm, x), _op(op, x)
     with comm.in_native("MPI_Reduce_scatter"):
-        counts = comm.mpi.allgather(out.size)
-        comm.mpi.Reduce_scatter(x, out, counts, getattr(mpi, op))
+        comm.mpi.Reduce_scatter(x, out, _counts(x, comm.size), getattr(mpi, op))
     return out
 
 
@@ -39,19 +41,25 @@ def all_gather(x, comm, out):
     """
     _mpi(comm, x)
     with comm.in_native("MPI_Allgatherv"):
-        comm.mpi.Allgatherv(x, [out, comm.mpi.allgather(x.size)])
+        comm.mpi.Allgatherv(x, [out, _counts(out, comm.size)])
     return out
 
 
 def _mpi(comm, x):
     """The module mpi4py.MPI; ValueError where MPI has no collectives for x."""
     if not hasattr(comm, "mpi"):
-        raise ValueError("algorithm='native' is MPI's own, and this is the local world: use 'ring', 'doubling' or 'auto'")
+        raise ValueError("algorithm='native' is MPI's own, and this is the local world: "
+                         "use 'ring', 'doubling' or 'auto'")
     if is_device(x):
         raise ValueError("algorithm='native' takes arrays of the host: use 'ring' for arrays of a device")
     from mpi4py import MPI
 
     return MPI
+
+
+def _counts(x, P):
+    """Elements of each chunk of x along its first axis."""
+    return [math.prod(x.shape[1:]) * rows for rows in chunk_sizes(x.shape[0], P)]
 
 
 def _op(op, x):

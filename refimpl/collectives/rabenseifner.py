@@ -15,7 +15,7 @@ P = K = 2**k: 2 lg P alpha + 2 (P-1)/P n beta (Rabenseifner 2004; Thakur, Rabens
 from refimpl.arrays import array_namespace
 from refimpl.collectives.chunks import bounds
 from refimpl.collectives.folding import fold_, rank_at, unfold_
-from refimpl.collectives.reduction import combine_
+from refimpl.collectives.reduction import ufunc
 
 
 def all_reduce_(x, comm, op="sum"):
@@ -23,18 +23,17 @@ def all_reduce_(x, comm, op="sum"):
 
     x (n, ...), the same on every rank    a rank that takes part sends 2n - 2 len(chunk) rows in 2 lg K messages
     """
-    room = array_namespace(x).empty_like(x)
-    place = fold_(x, comm, op, room)
+    place = fold_(x, comm, op, room=array_namespace(x).empty_like(x))
     if place is not None:
         K = 2 ** (comm.size.bit_length() - 1)
         b = bounds(x.shape[0], K)
         block = lambda first, count: x[b[first]:b[first + count]]           # chunks first..first+count-1
         half = K // 2
-        while half:                                                         # halving: I keep the half that holds my place
+        while half:                                                         # halving: I keep the half that has my place
             mine = place // half * half
             partner, theirs = rank_at(place ^ half, comm.size), mine ^ half
-            incoming = comm.sendrecv(block(theirs, half), dst=partner, src=partner, out=like(room, block(mine, half)))
-            combine_(op, block(mine, half), incoming)
+            kept = block(mine, half)
+            comm.sendrecv_reduce(block(theirs, half), partner, partner, own=kept, combine=ufunc(op, x), out=kept)
             half //= 2
         half = 1
         while half < K:                                                     # doubling: I give the half that I have
@@ -44,8 +43,3 @@ def all_reduce_(x, comm, op="sum"):
             half *= 2
     unfold_(x, comm)
     return x
-
-
-def like(room, x):
-    """As much of `room` as x has rows."""
-    return room[:x.shape[0]]

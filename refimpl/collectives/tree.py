@@ -1,8 +1,8 @@
 """Trees: one rank to all or all to one, in ceil(lg P) rounds.
 
-    level 1    [0 1]   [2 3]   [4 5]       Ranks merge into blocks of 2, 4, 8, ...; each block has one head.
-    level 2    [0 1 2 3]       [4 5]       Gathering, the head of one half sends the whole half to the other head;
-    level 3    [0 1 2 3 4 5]               broadcasting and scattering run the same tree backwards, largest blocks first.
+    level 1    [0 1]   [2 3]   [4 5]      Ranks merge into blocks of 2, 4, 8, ...; each block has one head.
+    level 2    [0 1 2 3]       [4 5]      Gathering, the head of one half sends the whole half to the other head;
+    level 3    [0 1 2 3 4 5]              broadcasting and scattering run the same tree backwards, largest blocks first.
 
 A block holds consecutive ranks, so what its head holds is one consecutive piece of the result. The head is chosen by
 the bits of `root`, so that the head of everything is `root` itself. With root 0 this is the binomial tree.

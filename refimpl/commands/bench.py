@@ -32,6 +32,8 @@ def main(args):
     bench = importlib.import_module(f"refimpl.bench.{(IN_A_JOB | HERE)[args.name]}")
     if args.rounds < 1:
         raise ValueError(f"--rounds {args.rounds}: measure 1 round or more")
+    if args.name in HERE and under_mpi():
+        raise ValueError(f"bench {args.name} starts processes of its own: run it without mpirun")
     if args.plot and args.name not in DRAWN:
         raise ValueError(f"--plot: {args.name} has no curve to draw; {' and '.join(DRAWN)} have")
     if args.plot:

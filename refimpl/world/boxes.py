@@ -3,6 +3,8 @@
     isend   puts a copy of the array into the box, or into the hands of who waits there
     irecv   takes the oldest message of the box, or leaves a ticket in it
     wait    blocks while the ticket is empty (rendezvous: while the message is not taken)
+
+A message may carry the sender's own array instead of a copy: then its sender waits until the array has been read.
 """
 
 from collections import deque
@@ -51,28 +53,23 @@ class Box:
 class Sending(Request):
     """A message and its sender's request in one."""
 
-    taken = waits = given_back = False
+    waits = False
     start = head = duration = 0.0                     # on the virtual clock: see network.py
 
-    def __init__(self, comm, array, dst, tag):
-        self.comm, self.array, self.dst, self.tag = comm, array, dst, tag
+    def __init__(self, comm, array, dst, tag, lent):
+        self.comm, self.array, self.dst, self.tag, self.lent = comm, array, dst, tag, lent
         self.agreement, self.phase = comm.agreement, comm.me.phase
+        self.pending = lent or comm.world.rendezvous  # must the sender wait before it may change the array?
 
     def wait(self):
-        """Rendezvous: block until a receive was posted for it. Else return at once."""
-        comm = self.comm
-        if not self.taken and comm.world.rendezvous:
-            self.waits = True
-            comm.world.block(comm.task, self)
-
-    def wait_given_back(self):
-        """Block until the receiver has used the array that was lent to it."""
-        if not self.given_back:
+        """Block until a lent array was read; with rendezvous, until a receive was posted. Else return at once."""
+        if self.pending:
             self.waits = True
             self.comm.world.block(self.comm.task, self)
 
-    def go_on(self):
-        """Wake the sender, if it waits."""
+    def release(self):
+        """The sender need not wait any longer."""
+        self.pending = False
         if self.waits:
             self.waits = False
             self.comm.world.wake(self.comm.task)
@@ -94,8 +91,8 @@ class Receiving(Request):
     def take(self, message):
         """Match the ticket with `message`; wake whoever waits for that."""
         self.message = message
-        message.taken = True
-        message.go_on()
+        if message.pending and not message.lent:
+            message.release()
         if self.blocked:
             self.comm.world.wake(self.comm.task)
 
@@ -103,28 +100,38 @@ class Receiving(Request):
         """The array, when it is here; moves the clock to the time at which it arrives."""
         if self.done:
             return self.out
-        comm = self.comm
-        if self.message is None:
-            self.blocked = True
-            comm.world.block(comm.task, self)
-        message = self.message
-        array, out = message.array, self.out
-        comm._check(message.agreement, self.src)
-        if out is not None:
-            if trouble := misfit(out, array.shape, array.dtype, library(array), self.src, comm.name):
-                raise ValueError(trouble)
-            out[...] = array
+        message, out = self.message or self._blocked(), self.out
+        array = message.array
+        self.comm._check(message.agreement, self.src)
+        if out is None:
+            self.out = array.copy() if message.lent else array
+        elif trouble := misfit(out, array.shape, array.dtype, library(array), self.src, self.comm.name):
+            raise ValueError(trouble)
         else:
-            self.out = array
-        self.done = True
-        self.box.open -= 1
-        comm._arrive(message)
+            out[...] = array
+        self._read(message)
         return self.out
 
-    def give_back(self):
-        """The array that was lent with the message may be changed again."""
-        self.message.given_back = True
-        self.message.go_on()
+    def combine(self, own, function, out):
+        """In place of `wait`: function(own, the array) into `out`, straight from the memory in which the array lies."""
+        message = self.message or self._blocked()
+        self.comm._check(message.agreement, self.src)
+        function(own, message.array, out=out)
+        self._read(message)
+
+    def _blocked(self):
+        """Block until the message is here."""
+        self.blocked = True
+        self.comm.world.block(self.comm.task, self)
+        return self.message
+
+    def _read(self, message):
+        """The array has been read: who lent it may go on."""
+        if message.lent:
+            message.release()
+        self.done = True
+        self.box.open -= 1
+        self.comm._arrive(message)
 
     def what(self):
         """See deadlock.py."""

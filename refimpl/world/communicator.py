@@ -16,6 +16,7 @@ generator. `local.py` and `mpi.py` add how a message travels.
 import math
 import operator
 from contextlib import contextmanager
+from copy import copy
 from functools import cached_property
 from numbers import Real
 
@@ -23,7 +24,7 @@ import numpy as np
 
 from refimpl.arrays import array_namespace
 from refimpl.world.agreement import Collective, common, describe
-from refimpl.world.errors import CollectiveMismatchError
+from refimpl.world.errors import CollectiveMismatchError, WorldError
 from refimpl.world.payload import payload
 
 MAX_TAG = 2**20                 # MPI promises no more than 2**15 - 1, every library gives at least 2**22
@@ -33,9 +34,18 @@ COLLECTIVE_TAG = -1             # messages of a collective never meet a program'
 class Rank:
     """What a rank owns, whatever communicator it talks through: its place in the world, its phases, its generator."""
 
+    task = None                 # in the local world: the task that runs the rank's program, or its work
+    background = False          # is this the rank as its work in the background sees it?
+
     def __init__(self, rank, size, seed=0, ledger=None):
         self.rank, self.size, self.seed, self.ledger = rank, size, seed, ledger
         self.phase = ()
+
+    def in_background(self):
+        """The rank as its work in the background sees it: with phases of its own."""
+        other = copy(self)
+        other.background = True
+        return other
 
     @cached_property
     def rng(self):
@@ -65,6 +75,7 @@ class Communicator:
         self.bare = False                    # may that collective's messages travel without header?
         self.calls = 0                       # collectives entered so far
         self.node_groups = None              # hierarchical collectives keep their communicators here
+        self.native = False                  # may `auto` take MPI's own collectives?
 
     def __repr__(self):
         return f"<rank {self.rank} of {self.size} in {self.name}>"
@@ -140,8 +151,12 @@ class Communicator:
         """Start `work(twin)` beside this rank's program, after what was started before; returns a `Request`.
 
         twin: a communicator of the same ranks, for this work alone. Every rank must start the same works in one order.
+        To start waits for nobody. On the virtual clock the work begins now, or when the last one ends; `wait` moves the
+        rank's clock to its end. WorldError for work that starts more work.
         """
-        raise NotImplementedError
+        if self.me.background:
+            raise WorldError("work in the background cannot start more of it: start it from the rank's program")
+        return self._background(work)
 
     @contextmanager
     def phase(self, label):
@@ -225,6 +240,9 @@ class Communicator:
         raise NotImplementedError
 
     def _split(self, color, key, name):
+        raise NotImplementedError
+
+    def _background(self, work):
         raise NotImplementedError
 
 

@@ -7,7 +7,6 @@ meant to hide behind. It keeps its own ledger and counters, since two threads ma
 
 import queue
 import threading
-from copy import copy
 
 from refimpl.measure.ledger import Ledger
 from refimpl.world.communicator import Request
@@ -23,8 +22,8 @@ class Helper:
         self.thread.start()
 
     def me(self, me):
-        """The rank `me` as the thread sees it: with a phase and a ledger of its own."""
-        mine = copy(me)
+        """The rank `me` as the thread sees it: with phases and a ledger of its own."""
+        mine = me.in_background()
         if me.ledger is not None:
             mine.ledger = self.ledger = self.ledger or Ledger()
         return mine
@@ -44,11 +43,11 @@ class Helper:
                 raise request.error
 
     def _run(self):
-        self.job.watch_this_thread()
-        while (request := self.work.get()) is not None:
-            request.run()
-            if request.error is not None:
-                self.failed.append(request)
+        with self.job.in_this_thread():
+            while (request := self.work.get()) is not None:
+                request.run()
+                if request.error is not None:
+                    self.failed.append(request)
 
 
 class Background(Request):
@@ -72,8 +71,7 @@ class Background(Request):
 
     def wait(self):
         """What the work returned, when it is done, or the error that it raised."""
-        with self.comm.job.watchdog.waits(lambda: "for its own work in the background"):
-            self.done.wait()
+        self.comm.job.wait_for(self.done, lambda: "for its own work in the background")
         self.waited_for = True
         if self.error is not None:
             raise self.error

@@ -1,5 +1,5 @@
-"""Who runs: every rank is a greenlet, one runs at a time, and the order is the same on every run. Work that a rank does in
-the background is another greenlet of it.
+"""Who runs: every rank is a greenlet, one runs at a time, and the order is the same on every run. Work that a rank does
+in the background is another greenlet of it.
 
     rank 0   =====block                     ====block
     rank 1              ======block             .

@@ -1,12 +1,11 @@
 """N ranks in this process, one running at a time: the same run every time, exact deadlocks, virtual time.
 
 `hub.py` decides who runs, `boxes.py` is where messages meet those who wait for them. A send copies, so that a later
-change of the array cannot reach the receiver; a collective may lend its array instead, since both sides are known to
-wait, and the receiver adds straight from the sender's memory. Virtual time (`network.py`) depends only on what each rank does, in its
-own order: never on who happened to run first, except where ranks share a NIC.
+change of the array cannot reach the receiver; a collective lends large arrays instead: the receiver adds straight from
+the sender's memory, and the sender waits until that is done. Virtual time (`network.py`) depends only on what each rank
+does, in its own order: never on who happened to run first, except where ranks share a NIC.
 """
 
-from copy import copy
 from functools import partial
 
 from refimpl.measure.ledger import Message
@@ -27,9 +26,9 @@ def run_local(program, size, args=(), ledger=None, network=None, rendezvous=Fals
     group = Group(world, tuple(range(size)), "world")
     tasks = []
     for rank in range(size):
-        comm = LocalCommunicator(group, rank, None, Rank(rank, size, seed, ledger))
-        comm.task = world.start(rank, partial(program, comm, *args))
-        tasks.append(comm.task)
+        me = Rank(rank, size, seed, ledger)
+        me.task = world.start(rank, partial(program, LocalCommunicator(group, rank, me), *args))
+        tasks.append(me.task)
     world.run()
     if left := [found for group in world.groups for found in group.undelivered()]:
         raise UndeliveredMessageError(undelivered_report(left))
@@ -39,35 +38,47 @@ def run_local(program, size, args=(), ledger=None, network=None, rendezvous=Fals
 class LocalWorld(Hub):
     """What all ranks of one run share.
 
-    rendezvous    a send returns only when the receiver has asked for the message; not where ranks share NICs, since a
-                  rank that blocks comes later to a port, and blocking must not change the time
+    rendezvous    a send returns only when the receiver has asked for the message; not where tasks share ports, since
+                  a task that blocks comes later to a port, and blocking must not change the time
     network       `Network` for the virtual clock, or None
     """
 
     def __init__(self, size, ledger, network, rendezvous):
         super().__init__(size, clocked=network is not None)
         self.ledger, self.network = ledger, network
-        self.rendezvous = rendezvous and not (network and network.nics_per_node)
+        self.shared_ports = bool(network and network.nics_per_node)       # does more than one task use a port?
+        self.rendezvous = rendezvous and not self.shared_ports
         self.trace = ledger.trace if ledger is not None else None
-        self.shared_ports = bool(network and network.nics_per_node)       # ports that more than one task uses
         self.groups = []                              # all of them, to find what was never received
         self.leaving, self.arriving = (Ports(network), Ports(network)) if network else (None, None)
+
+    def share_ports(self):
+        """From now on ranks have work in the background, which uses their ports: nobody blocks in a send any more."""
+        if self.network is not None and not self.shared_ports:
+            self.shared_ports, self.rendezvous = True, False
+            for message in [m for group in self.groups for box in group.boxes.values() for m in box.messages]:
+                message.release()
 
 
 class LocalCommunicator(Communicator):
     """A group of ranks of the local world, seen by one of them."""
 
-    def __init__(self, group, rank, task, me):
+    def __init__(self, group, rank, me):
         super().__init__(me, group.ranks, rank, group.name)
-        self.group, self.task, self.world = group, task, group.world
+        self.group, self.world = group, group.world
         self.twin = self.last = None                  # for work in the background: a communicator, the latest task
+
+    @property
+    def task(self):
+        """The task that talks through this communicator: the rank's program, or its work in the background."""
+        return self.me.task
 
     # -- messages -------------------------------------------------------------------------------------------------
     def _isend(self, x, dst, tag, lend=False):
         world = self.world
         if world.stopped is not None:
             raise world.stopped()
-        message = Sending(self, x if lend else x.copy(), dst, tag)
+        message = Sending(self, x if lend else x.copy(), dst, tag, lend)
         if world.ledger is not None:
             call = self.agreement and self.agreement[0]
             world.ledger.record_message(self.me.rank, self.ranks[dst], x.nbytes, self.name, self.me.phase, call)
@@ -92,25 +103,29 @@ class LocalCommunicator(Communicator):
 
     def sendrecv(self, x, dst, src, tag=0, out=None):
         """Send `x` to `dst` and receive from `src` at the same time; returns what was received."""
-        if self.agreement is None or out is None or x.nbytes < LENT_BYTES:
+        if out is None or not self._lends(x):
             return super().sendrecv(x, dst, src, tag, out)
         lent = self._isend(x, dst, COLLECTIVE_TAG, lend=True)
-        ticket = self._irecv(src, COLLECTIVE_TAG, out)
-        ticket.wait()
-        ticket.give_back()
-        lent.wait_given_back()
+        self._irecv(src, COLLECTIVE_TAG, out).wait()
+        lent.wait()
         return out
 
     def sendrecv_reduce(self, x, dst, src, own, combine, out):
         """Send `x` to `dst`; out = combine(own, what `src` sends), straight from the sender's array."""
-        if x.nbytes < LENT_BYTES:
+        if not self._lends(x):
             return super().sendrecv_reduce(x, dst, src, own, combine, out)
         lent = self._isend(x, dst, COLLECTIVE_TAG, lend=True)
-        ticket = self._irecv(src, COLLECTIVE_TAG, None)
-        combine(own, ticket.wait(), out=out)
-        ticket.give_back()
-        lent.wait_given_back()
+        self._irecv(src, COLLECTIVE_TAG, None).combine(own, combine, out)
+        lent.wait()
         return out
+
+    def _lends(self, x):
+        """Whether to lend x, or send a copy: each sender decides for itself, receivers take either.
+
+        Only in a collective, where both sides are at it; and not on a virtual clock, since a rank that waits until its
+        array was read may come too late to a port.
+        """
+        return x.nbytes >= LENT_BYTES and self.agreement is not None and self.world.network is None
 
     def _agree(self, mine):
         """Compare with the ranks that are in this call already: a disagreement is found by the first who can know."""
@@ -182,24 +197,19 @@ class LocalCommunicator(Communicator):
             self.world.ledger.record_time(self.me.rank, seconds, None, self.me.phase, kind)
 
     # -- background ---------------------------------------------------------------------------------------------------
-    def background(self, work):
-        """Start `work(twin)` beside this rank's program, after what was started before; returns a `Request`.
-
-        twin: a communicator of the same ranks, for this work alone. On the virtual clock the work begins now, or when
-        the last one ends; `wait` moves the rank's clock to its end. Every rank must start the same works in one order.
-        """
+    def _background(self, work):
         world, group, phase, before = self.world, self.group, self.me.phase, self.last
-        world.shared_ports = True
+        world.share_ports()
         if group.twin is None:
             group.twin = Group(world, self.ranks, self.name)
         if self.twin is None:
-            self.twin = LocalCommunicator(group.twin, self.rank, None, copy(self.me))
+            self.twin = LocalCommunicator(group.twin, self.rank, self.me.in_background())
         twin = self.twin
 
         def program():
             if before is not None:
                 task.join(before)
-            twin.task, twin.me.phase = task, phase
+            twin.me.task, twin.me.phase = task, phase
             return work(twin)
 
         task = self.last = world.start(self.me.rank, program, self.task.clock, background=True)
@@ -223,4 +233,4 @@ class LocalCommunicator(Communicator):
         if color is None:
             return None
         group, ranks = split.groups[color]
-        return LocalCommunicator(group, ranks.index(self.rank), self.task, self.me)
+        return LocalCommunicator(group, ranks.index(self.rank), self.me)

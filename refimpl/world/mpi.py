@@ -5,13 +5,14 @@ need not know what comes, may wait for its requests in any order, and ranks that
 with `out` travels bare, without header.
 
 Only upper-case buffer calls carry arrays (the lower-case ones pickle: a silent copy through the host). MPI does not
-look at a posted header by itself: whoever waits, for anything, also starts the payloads of headers that came in.
+look at a posted header by itself: whoever waits, for anything, also starts the payloads of headers that came in. If it
+did not, a rank that is in one call could hold up a sender whom that very call needs.
 """
 
 import sys
 import time
 from collections import Counter
-from functools import cache
+from functools import cached_property
 
 import numpy as np
 from mpi4py import MPI
@@ -26,15 +27,21 @@ from refimpl.world.wire import HEADER_BYTES, decode, deliver, encode, incoming, 
 SEGMENT_BYTES = 512 * 1024                            # of a ring's step: fits a core's cache beside what it is added to
 BARE = 1                                              # tag of payloads without header; headers have even tags
 NUMBERS = 2**20                                       # payloads on their way from one rank to another at most
+NOTHING = (0, 0), MPI.PROC_NULL                       # a piece for nobody, from nobody
 
 
 class MPICommunicator(Communicator):
-    """A group of ranks under mpirun, seen by this process. `mpi` is the group's own mpi4py communicator."""
+    """A group of ranks under mpirun, seen by this process.
 
-    def __init__(self, mpi, me, ranks, name, job):
+    mpi       the group's own mpi4py communicator
+    beside    another one of the same ranks, for work in the background; None in such work
+    """
+
+    def __init__(self, mpi, beside, me, ranks, name, job):
         super().__init__(me, ranks, mpi.Get_rank(), name)
-        self.mpi, self.job = mpi, job
-        self.twin = None                              # for work in the background
+        self.mpi, self.beside, self.job = mpi, beside, job
+        self.native = not job.polite                  # MPI's own collectives spin while they wait
+        self.twin = None                              # the communicator that work in the background is given
         self._numbers = Counter()                     # payloads sent so far, per receiver
 
     # -- messages -------------------------------------------------------------------------------------------------
@@ -72,7 +79,7 @@ class MPICommunicator(Communicator):
         return super().sendrecv(x, dst, src, tag, out)
 
     def sendrecv_reduce(self, x, dst, src, own, combine, out):
-        """Send `x` to `dst`; out = combine(own, what `src` sends), segment by segment, each while it is in the cache."""
+        """Send `x` to `dst`; out = combine(own, what `src` sends), segment by segment, while each is in the cache."""
         if not (self._streams(x, own) and out.flags.c_contiguous):
             return super().sendrecv_reduce(x, dst, src, own, combine, out)
         most = min(SEGMENT_BYTES // own.itemsize, self.job.limit)
@@ -83,7 +90,7 @@ class MPICommunicator(Communicator):
 
     # -- streams: blocking calls on the arrays' own memory, with no header, no copy, no request ------------------------
     def _streams(self, x, like):
-        """Whether that will do: both sides know what comes, arrays lie as MPI wants them, and this is the main thread."""
+        """Whether that will do: both sides know what comes, arrays lie as MPI wants them, this thread may spin."""
         return (self.bare and not self.job.polite and like is not None and not is_device(x)
                 and x.flags.c_contiguous and like.flags.c_contiguous)
 
@@ -94,25 +101,26 @@ class MPICommunicator(Communicator):
         """
         if self.me.ledger is not None:
             self._record(x, dst)
-        began = time.perf_counter()
         x, like = x.reshape(-1), like.reshape(-1)
         sends, receives = pieces(x.size, most), pieces(like.size, most)
-        with self.job.watchdog.waits(lambda: self._words(f"for a message from rank {self.ranks[src]}")):
+        words = lambda: self._words(f"for a message from rank {self.ranks[src]}")
+        waited = 0.0
+        with self.job.watchdog.waits(words):
             for k in range(max(len(sends), len(receives))):   # chunks may differ by a row, and so by a piece
-                sending = x[slice(*sends[k])] if k < len(sends) else None
-                if k >= len(receives):
-                    self.mpi.Send(sending, dst, BARE)
-                    continue
-                a, b = receives[k]
-                target = like[a:b] if room is None else room[:b - a]
-                if sending is None:
-                    self.mpi.Recv(target, src, BARE)
+                (a, b), to = (sends[k], dst) if k < len(sends) else NOTHING
+                (c, d), whom = (receives[k], src) if k < len(receives) else NOTHING
+                target = like[c:d] if room is None else room[:d - c]
+                began = time.perf_counter()
+                if self.job.posted:                   # receives to look after
+                    requests = [self.mpi.Isend(x[a:b], to, BARE), self.mpi.Irecv(target, whom, BARE)]
+                    self.job.progress(requests, words)
                 else:
-                    self.mpi.Sendrecv(sending, dst, BARE, target, src, BARE)
+                    self.mpi.Sendrecv(x[a:b], to, BARE, target, whom, BARE)
+                waited += time.perf_counter() - began
                 if arrived is not None:
-                    arrived(a, b)
+                    arrived(c, d)
         if self.me.ledger is not None:
-            self.me.ledger.record_time(self.me.rank, time.perf_counter() - began, self.name, self.me.phase, "wait")
+            self.me.ledger.record_time(self.me.rank, waited, self.name, self.me.phase, "wait")
 
     def _record(self, x, dst):
         call = self.agreement and self.agreement[0]
@@ -140,51 +148,45 @@ class MPICommunicator(Communicator):
 
     # -- all ranks at once --------------------------------------------------------------------------------------------
     def in_native(self, name):
-        """A context around calls of MPI's own collectives, so that the watchdog can say what this rank is in.
-
-        MPI does not look after our receives meanwhile: large messages to this rank travel only once it waits for one.
-        """
-        return self.job.watchdog.waits(lambda: self._words(f"for all ranks in {name}"))
+        """A context around calls of MPI's own collectives: the watchdog knows of them, and our receives go on."""
+        return self.job.inside(lambda: self._words(f"for all ranks in {name}"))
 
     def native_pieces(self, n):
         """[start, stop) of the pieces in which n elements fit the count of an MPI call."""
         return pieces(n, self.job.limit)
 
-    def background(self, work):
-        """Start `work(twin)` in a helper thread, after what was started before; returns a `Request`.
-
-        twin: a communicator of the same ranks, for this work alone. Every rank must start the same works in one order.
-        """
+    def _background(self, work):
         helper = self.job.background()
         if self.twin is None:
-            self.job.progress([self.mpi.Ibarrier()], lambda: self._words("for all ranks to start work in the background"))
-            self.job.owned.append(self.mpi.Dup())
-            self.twin = MPICommunicator(self.job.owned[-1], helper.me(self.me), self.ranks, self.name, helper.job)
+            self.twin = MPICommunicator(self.beside, None, helper.me(self.me), self.ranks, self.name, helper.job)
         return helper.start(self.twin, work, self)
 
     def node(self, rank):
-        """The node of a rank of this group: the lowest world rank on its host."""
-        return hosts()[self.ranks[rank]]
+        """The node of a rank of this group: the lowest rank of the group on its host. All must ask, the first time."""
+        return self._nodes[rank]
+
+    @cached_property
+    def _nodes(self):
+        self._meet("to say where they are")
+        host = self.mpi.Split_type(MPI.COMM_TYPE_SHARED)
+        nodes = self.mpi.allgather(host.allreduce(self.rank, MPI.MIN))
+        host.Free()
+        return nodes
 
     def _split(self, color, key, name):
-        self.job.progress([self.mpi.Ibarrier()], lambda: self._words("for all ranks in split"))
+        self._meet("in split")
         table = self.mpi.allgather((color, key))
         members = [r for _, r in sorted((k, r) for r, (c, k) in enumerate(table) if c == color)]
         mpi = self.mpi.Split(MPI.UNDEFINED if color is None else min(members), members.index(self.rank))
         if color is None:
             return None
-        self.job.owned.append(mpi)
-        return MPICommunicator(mpi, self.me, tuple(self.ranks[r] for r in members), name, self.job)
+        mpi = self.job.own(mpi)
+        beside = None if self.beside is None else self.job.own(mpi.Dup())      # now, since nobody waits at a start
+        return MPICommunicator(mpi, beside, self.me, tuple(self.ranks[r] for r in members), name, self.job)
 
-
-@cache
-def hosts():
-    """Per world rank the lowest rank that shares its host; all ranks must ask."""
-    world = MPI.COMM_WORLD
-    host = world.Split_type(MPI.COMM_TYPE_SHARED)
-    lowest = world.allgather(host.allreduce(world.Get_rank(), MPI.MIN))
-    host.Free()
-    return lowest
+    def _meet(self, why):
+        """Wait for all ranks of the group, so that calls of MPI that wait for all need not wait for long."""
+        self.job.progress([self.mpi.Ibarrier()], lambda: self._words(f"for all ranks {why}"))
 
 
 class SendingMPI(Request):

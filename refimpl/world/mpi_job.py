@@ -7,9 +7,11 @@ them all), and not when all wait for each other (then the watchdog does).
 """
 
 import sys
+import threading
 import time
 import traceback
 from collections import Counter
+from contextlib import contextmanager
 from functools import cache
 
 from mpi4py import MPI
@@ -24,7 +26,7 @@ from refimpl.world.mpi import MPICommunicator
 from refimpl.world.watchdog import Watchdog
 from refimpl.world.wire import max_count
 
-POLITE_SECONDS = 50e-6                                # between two looks of the helper thread at its messages
+POLITE_SECONDS = 50e-6                                # between two looks at messages of a thread that does not spin
 
 
 def run_mpi(program, size, args, ledger, network, rendezvous, gather, seed):
@@ -39,15 +41,15 @@ def run_mpi(program, size, args, ledger, network, rendezvous, gather, seed):
     job = Job(rendezvous)
     mine = None if ledger is None else Ledger()
     me = Rank(world.Get_rank(), size, seed, mine)
-    comm = MPICommunicator(job.duplicate(world), me, tuple(range(size)), "world", job)
+    comm = MPICommunicator(*job.communicators(world), me, tuple(range(size)), "world", job)
     try:
         result = program(comm, *args)
+        job.finish_background(mine)
     except BaseException as error:
         error.add_note(f"(raised on rank {comm.rank} of {size})")
         if isinstance(error, SystemExit) and error.code and size > 1:
             sys.excepthook(type(error), error, error.__traceback__)         # Python would not call it for this one
         raise
-    job.finish_background(mine)
     job.progress([world.Ibarrier()], lambda: "for the other ranks to return from the program")
     reports = comm.mpi.allgather((job.sent, job.received, mine, result if gather else None))
     left = undelivered(reports)
@@ -77,28 +79,38 @@ class Job:
         self.helper = None
         self.limit = max_count()
         self.direct, _ = cuda_aware(MPI)              # may device arrays go without staging?
-        self.watch_this_thread()
+        self.watchdog = watchdog().of_this_thread()
         self.posted = []                              # receives whose header has not been looked at yet
         self.sending, self.receiving = set(), set()   # requests that nobody has waited for: MPI may use their buffers
         self.owned = []                               # communicators to free at the end
         self.sent, self.received = Counter(), Counter()
 
-    def watch_this_thread(self):
-        """From now on the thread that calls this is the one that waits for the job's messages."""
+    @contextmanager
+    def in_this_thread(self):
+        """While the block runs, the thread that calls this is the one that waits for the job's messages."""
         self.watchdog = watchdog().of_this_thread()
+        try:
+            yield
+        finally:
+            watchdog().forget_this_thread()
 
-    def duplicate(self, world):
-        """A communicator of our own, so that nobody else's messages get into ours; waits for all ranks."""
+    def own(self, mpi):
+        """Keep a communicator, to free it at the end; returns it."""
+        self.owned.append(mpi)
+        return mpi
+
+    def communicators(self, world):
+        """Two of our own, one for work in the background: nobody else's messages get into ours. Waits for all ranks."""
         with self.watchdog.waits(lambda: "for the other ranks to call run"):
-            self.owned.append(world.Dup())
-        return self.owned[0]
+            return self.own(world.Dup()), self.own(world.Dup())
 
+    # -- receives whose header has not come: whatever this thread waits for, somebody looks after them ----------------
     def progress(self, requests, words):
         """Wait for all the MPI requests, and start payloads whose headers come in meanwhile.
 
         words    a function that says what is waited for, should it take too long
         """
-        self.watchdog.waiting = words                 # as in `watchdog.waits`, which costs a microsecond
+        outer, self.watchdog.waiting = self.watchdog.waiting, words          # `watchdog.waits` costs a microsecond
         try:
             if self.posted or self.polite:
                 requests = list(requests)
@@ -110,7 +122,7 @@ class Job:
                     self.posted.pop(done - len(requests)).announced()
             MPI.Request.Waitall(requests)
         finally:
-            self.watchdog.waiting = None
+            self.watchdog.waiting = outer
 
     def _any(self, requests):
         """The index of an MPI request that is done, sooner or later."""
@@ -122,9 +134,45 @@ class Job:
                 return done
             time.sleep(POLITE_SECONDS)
 
+    def wait_for(self, done, words):
+        """Wait for a threading.Event, and start payloads whose headers come in meanwhile."""
+        with self.watchdog.waits(words):
+            while not done.wait(POLITE_SECONDS if self.posted else None):
+                self._look()
+
+    @contextmanager
+    def inside(self, words):
+        """While this thread is inside MPI another one starts payloads whose headers come in, if any may."""
+        with self.watchdog.waits(words):
+            if not (self.posted and many_threads()):
+                yield
+                return
+            done = threading.Event()
+            other = threading.Thread(target=self._look_until, args=(done,), name="refimpl receives", daemon=True)
+            other.start()
+            try:
+                yield
+            finally:
+                done.set()
+                other.join()
+
+    def _look_until(self, done):
+        while self.posted and not done.wait(POLITE_SECONDS):
+            self._look()
+
+    def _look(self):
+        """Start the payload of a header that has come in, if one has."""
+        done, found = MPI.Request.Testany([receiving.request for receiving in self.posted])
+        if found:
+            self.posted.pop(done).announced()
+
+    # -- work in the background ---------------------------------------------------------------------------------------
     def background(self):
-        """The helper thread, begun when first asked for."""
+        """The helper thread, begun when first asked for. ValueError where MPI is for one thread only."""
         if self.helper is None:
+            if not many_threads():
+                raise ValueError("work in the background needs an MPI that many threads may call at once "
+                                 "(MPI_THREAD_MULTIPLE), and this one is not: call the collective without _start")
             self.helper = Helper(Job(self.rendezvous, polite=True))
         return self.helper
 
@@ -153,6 +201,11 @@ class Job:
             own.Free()
 
 
+def many_threads():
+    """Whether several threads of this process may call MPI at the same time."""
+    return MPI.Query_thread() == MPI.THREAD_MULTIPLE
+
+
 @cache
 def watchdog():
     """The one watchdog of this process; with it comes the promise that an uncaught exception ends the whole job."""
@@ -167,11 +220,10 @@ def watchdog():
     if size > 1:                                      # else the other ranks would wait for this one for ever
         sys.excepthook = abort_on
     bell = world.Dup()
-    threads = MPI.Query_thread() == MPI.THREAD_MULTIPLE           # the watchdog's own thread talks to MPI
 
-    def ring():
-        for other in range(size * threads):
+    def ring():                                       # in the watchdog's own thread
+        for other in range(size * many_threads()):
             if other != rank:
                 bell.Isend(b"", other)
 
-    return Watchdog(rank, size, lambda: world.Abort(1), ring, lambda: threads and bell.Iprobe())
+    return Watchdog(rank, size, lambda: world.Abort(1), ring, lambda: many_threads() and bell.Iprobe())

@@ -78,6 +78,10 @@ class Watchdog:
         """The `Watched` of the calling thread, which says there what it waits for."""
         return self.watched.setdefault(threading.get_ident(), Watched())
 
+    def forget_this_thread(self):
+        """The calling thread ends: there is nothing to report of it any more."""
+        del self.watched[threading.get_ident()]
+
     def _watch(self):
         while True:
             time.sleep(min(1.0, self.seconds / 4))
@@ -95,5 +99,5 @@ class Watchdog:
 
     def _report(self, watched, seconds):
         doing = f"has waited {seconds:.1f} s {watched.waiting()}" if watched.waiting else "does not wait"
-        print(f"\nrank {self.rank} of {self.size} {doing} (REFIMPL_TIMEOUT={self.seconds:g}); its stack:\n{watched.stack()}",
-              file=sys.stderr, flush=True)
+        print(f"\nrank {self.rank} of {self.size} {doing} (REFIMPL_TIMEOUT={self.seconds:g}); its stack:\n"
+              f"{watched.stack()}", file=sys.stderr, flush=True)

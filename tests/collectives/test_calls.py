@@ -76,6 +76,36 @@ def test_the_result_goes_into_out_whatever_its_layout_and_x_stays(P, out, header
 
 
 @pytest.mark.parametrize("P", [2, 3])
+@pytest.mark.parametrize("n", [12, 60_000])           # 60,000: chunks that are lent, or streamed
+def test_out_may_be_any_part_of_x_and_x_any_part_of_out(P, n, world, xp, monkeypatch):
+    """Whatever comes in must not change what is still to be sent or added."""
+    monkeypatch.setenv("REFIMPL_CHECK", "0")
+    share = n // P
+
+    def program(comm):
+        found = []
+        for start in (comm.rank * share, 0, share // 2, n - share):
+            x = device_array(xp, np.arange(n) * (comm.rank + 1.0))
+            out = x[start:start + share]
+            assert reduce_scatter(x, comm, out=out) is out
+            found.append(to_host(out).copy())
+            whole = device_array(xp, np.full(n, -1.0))
+            mine = whole[start:start + share]
+            mine[...] = device_array(xp, found[0])
+            found.append(to_host(all_gather(mine, comm, out=whole)))
+        shifted = device_array(xp, np.arange(n + 1.0))
+        found.append(to_host(all_reduce(shifted[1:], comm, out=shifted[:-1])))
+        return found
+
+    total = np.arange(n) * P * (P + 1) / 2
+    for rank, (*found, shifted) in enumerate(run(program, P)):
+        for chunk, whole in zip(found[::2], found[1::2], strict=True):
+            assert_array_equal(chunk, total[rank * share:(rank + 1) * share])
+            assert_array_equal(whole, total)
+        assert_array_equal(shifted, np.arange(1, n + 1) * P)
+
+
+@pytest.mark.parametrize("P", [2, 3])
 def test_A04_arrays_longer_than_one_message_may_be_arrive_whole(P, world, monkeypatch):
     """mpi4py #575: a count is a signed 32-bit number. Here the limit is 10 elements, and 37 must go."""
     monkeypatch.setenv("REFIMPL_MPI_MAX_COUNT", "10")
@@ -122,7 +152,10 @@ REFUSED = {
     "algorithm=.'ring'. is not known": lambda c: all_reduce(X, c, algorithm=["ring"]),
     "algorithm=None is not known.*perhaps 'auto'": lambda c: all_reduce(X, c, algorithm=None),
     r"out has shape \(3, 2\) and dtype float64, the result \(2, 3\)": lambda c: all_reduce(X, c, out=np.empty((3, 2))),
-    "and dtype float32, the result .* and float64: they must": lambda c: all_reduce(X, c, out=np.empty((2, 3), "float32")),
+    "and dtype float32, the result .* and float64: they must":
+        lambda c: all_reduce(X, c, out=np.empty((2, 3), "float32")),
+    r"an out of shape \(2, 3\) rank 0 of 3 must bring \(0, 3\)": lambda c: all_gather(X, c, out=np.empty((2, 3))),
+    "rank 0 of 3 must bring an array of 1 axes": lambda c: all_gather(X, c, out=np.empty(2)),
     r"out=\[0, 0\] is not an array: give one of shape \(2, 3\)": lambda c: all_reduce(X, c, out=[0, 0]),
     "out, .* is read-only": lambda c: all_reduce(X, c, out=READ_ONLY),
     "out, of shape .* is read-only": lambda c: all_reduce(READ_ONLY, c, out=READ_ONLY),

@@ -1,11 +1,11 @@
-"""MPI's own all-reduce: the same results as ours, uncounted; elsewhere an error that says what to use."""
+"""MPI's own collectives: the same results as ours, uncounted; elsewhere an error that says what to use."""
 
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
 from refimpl import Ledger, run
-from refimpl.collectives import all_reduce
+from refimpl.collectives import all_gather, all_reduce, bounds, native, reduce_scatter
 from refimpl.cost import traffic
 
 
@@ -61,6 +61,23 @@ def test_native_knows_booleans_in_place_strides_and_pieces(ranks, monkeypatch):
         assert_array_equal(all_, [True, False, ranks == 1])
         assert_array_equal(x, np.arange(6.0).reshape(2, 3) * ranks)
         assert_array_equal(out, x)
+
+
+@pytest.mark.parametrize("shape", [(0,), (3,), (100_001,), (7, 2, 3)])
+def test_native_reduce_scatter_and_all_gather_cut_the_array_as_ours_do(ranks, shape):
+    def program(comm):
+        x = np.arange(np.prod(shape, dtype=int)).reshape(shape) * (comm.rank + 1.0)
+        b = bounds(shape[0], comm.size)
+        chunk, whole = np.full_like(x[b[comm.rank]:b[comm.rank + 1]], -1), np.full_like(x, -1)
+        with comm.phase("native"):
+            assert native.reduce_scatter(x, comm, "sum", chunk) is chunk
+            assert native.all_gather(chunk, comm, whole) is whole
+        assert_array_equal(chunk, reduce_scatter(x, comm))
+        assert_array_equal(whole, all_gather(chunk, comm))
+
+    log = Ledger()
+    run(program, ranks, ledger=log)
+    assert log.messages(phase="native") == 0
 
 
 def test_auto_never_picks_native_while_somebody_counts(ranks):

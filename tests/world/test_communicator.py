@@ -252,6 +252,25 @@ def test_a_receive_may_be_pending_while_the_rank_is_in_a_collective_or_a_split(P
     run(program, P)
 
 
+@pytest.mark.parametrize("P", [2, 3])
+@pytest.mark.parametrize("algorithm", ["auto", "ring"])              # under MPI: its own all-reduce, and streams
+def test_a_receive_may_be_pending_while_the_rank_is_in_a_call_without_headers(P, algorithm, world, monkeypatch):
+    """The sender comes to the collective only when its message is received: it must be, inside the collective."""
+    monkeypatch.setenv("REFIMPL_CHECK", "0")
+
+    def program(comm):
+        x, (right, left) = numbers((LARGE,), "float64", comm.rank), around(comm)
+        receive = comm.irecv(left) if left % 2 == 0 else None
+        if comm.rank % 2 == 0:
+            comm.send(x, right)
+        total = all_reduce(x, comm, algorithm=algorithm, out=np.empty(LARGE))
+        assert_array_equal(total, sum(numbers((LARGE,), "float64", rank) for rank in range(P)))
+        if receive is not None:
+            assert_array_equal(receive.wait(), numbers((LARGE,), "float64", left))
+
+    run(program, P)
+
+
 @pytest.mark.parametrize("P", [2])
 def test_a_send_that_nobody_waits_for_arrives_all_the_same(P, world):
     def program(comm):

@@ -291,3 +291,39 @@ run(program, 4)                                          # rank 3 is here
     assert "s for the other ranks to return from the program" in output
     for rank in range(4):
         assert f"# rank {rank} is here" in output
+
+
+@posix
+def test_a_hang_in_the_background_is_reported_from_both_threads(job):
+    output = job(2, """
+def program(comm):
+    if comm.rank == 0:
+        comm.background(lambda twin: twin.recv(1)).wait()            # rank 0 is here
+run(program, 2)
+""", REFIMPL_TIMEOUT="1")
+    assert "rank 0 of 2 has waited 1" in output and "s for its own work in the background" in output
+    assert "s for a message from rank 1 of world" in output and "# rank 0 is here" in output
+
+
+@posix
+def test_an_error_in_the_background_that_nobody_waits_for_ends_the_job(job):
+    output = job(2, """
+def fails(twin):
+    raise ArithmeticError("in the background")
+def program(comm):
+    if comm.rank == 1:
+        comm.background(fails)
+    else:
+        comm.background(lambda twin: twin.recv(1))
+run(program, 2)
+""")
+    for words in ("ArithmeticError: in the background", "(raised on rank 1 of 2)", "rank 1 of 2 failed: the job ends"):
+        assert output.count(words) == 1, output
+
+
+@posix
+def test_work_in_the_background_is_refused_where_mpi_is_for_one_thread(job):
+    output = job(2, """
+run(lambda comm: comm.background(print), 2)
+""", MPI4PY_RC_THREAD_LEVEL="funneled")
+    assert "work in the background needs an MPI that many threads may call at once" in output
