@@ -2,7 +2,7 @@
 
     def test_something(P, world, xp): ...
 
-runs on numpy and on the CuPy stand-in, in the local world (rendezvous and eager) and, where P is at most 4, under mpirun.
+runs on numpy and on the CuPy stand-in, in the local world (rendezvous and eager) and, where P is at most 4, under MPI.
 """
 
 import os

@@ -9,7 +9,7 @@ from fake_cupy import MISSING_KEYWORDS, NAMES, UFUNC_KEYWORDS
 
 PACKAGE = pathlib.Path(__file__).parent.parent / "refimpl"
 
-OPERATORS = ["collectives", "model", "parallel", "pipeline"]          # packages whose modules handle device arrays: add new ones
+OPERATORS = ["collectives", "model", "parallel", "pipeline"]         # whose modules handle device arrays: add new ones
 MAY_IMPORT_NUMPY = {"model/text.py",                      # reads data, on the host
                     "model/finite_differences.py"}        # a measuring tool: its numbers end on the host
 

@@ -3,7 +3,7 @@
 Counted runs, and all runs in this process: recursive doubling for small arrays (fewest messages), a ring for large ones
 (fewest bytes), the same in both worlds, so that counts can be compared. Under MPI, uncounted arrays of the host: MPI's
 own where a ring in Python cannot win, the streamed ring where it does; but only where `out` is given, since MPI's own
-cannot find out that ranks disagree. The constants are read off
+cannot find out that ranks disagree, and not in the background, where it would spin. The constants are read off
 
     python -m refimpl bench all-reduce --ranks 2    (and 4)
 """
@@ -11,7 +11,7 @@ cannot find out that ranks disagree. The constants are read off
 from refimpl.arrays import is_device
 
 DOUBLING_UP_TO = 4 * 1024               # bytes; counted
-RING_FROM = 8 * 2**20                   # bytes; uncounted: from here the streamed ring beats MPI_Allreduce on 2 and 4
+RING_FROM = 8 * 2**20                   # bytes; uncounted: from here the streamed ring is faster, on 2 ranks and on 4
 
 
 def pick_all_reduce(x, comm):

@@ -41,7 +41,7 @@ def _folded(P, alpha, t, exchanges):
     """Exchanges among K = 2**k ranks, the first `rem` of which first took in the array of a rank below, and return it.
 
     exchanges    (bit in which the partners differ, seconds that a message takes to leave), in order
-    Per rank: `known`, when it has all that the next message needs; `sent`, `taken`: when its port out, in, is free again.
+    Per rank: `known`, when it has all that the next message needs; `sent`, `taken`: when its port out, in, is free.
     """
     K = 2 ** (P.bit_length() - 1)
     rem = P - K
@@ -94,7 +94,7 @@ def tree_scatter(P, alpha, t):
 
 
 def tree_gather(P, alpha, t):
-    """To rank 0, 1/P of the array from each. lg P alpha + t (P-1)/P for a power of two; else a recursion over blocks."""
+    """To rank 0, 1/P of the array from each. lg P alpha + t (P-1)/P for a power of two; else the recursion."""
     rounds = P.bit_length() - 1
     if P == 2**rounds:
         return rounds * alpha + t * (P - 1) / P
@@ -104,8 +104,8 @@ def tree_gather(P, alpha, t):
 def _up_the_tree(size, alpha, seconds):
     """When the head of a block of `size` ranks has everything.
 
-    It takes in the blocks above it, of 1, 2, 4, ... ranks, in this order, one at a time; a later one that is there early goes
-    first where it does not hold up those before it. `seconds(ranks)`: how long a message for so many ranks takes.
+    It takes in the blocks above it, of 1, 2, 4, ... ranks, in this order, one at a time; a later one that is there
+    early goes first where it does not hold up those before it. `seconds(ranks)`: how long a message for so many takes.
     """
     busy = []                                             # (from, until): when the head's port takes a block in
     for upper in (min(2**k, size - 2**k) for k in range((size - 1).bit_length())):

@@ -55,7 +55,8 @@ def rabenseifner_all_reduce(n, P, rank):
         return n                                              # hands its array over, and sits out
     place = rank // 2 if rank < 2 * rem else rank - rem
     halving = n - chunk(n, K, place)
-    doubling = sum(chunk(n, K, k) for half in powers_below(K) for k in range(place // half * half, place // half * half + half))
+    first = lambda half: place // half * half                 # of the `half` chunks that the rank has by then
+    doubling = sum(chunk(n, K, k) for half in powers_below(K) for k in range(first(half), first(half) + half))
     return halving + doubling + (n if rank < 2 * rem else 0)
 
 

@@ -16,8 +16,6 @@ generator. `local.py` and `mpi.py` add how a message travels.
 import math
 import operator
 from contextlib import contextmanager
-from copy import copy
-from functools import cached_property
 from numbers import Real
 
 import numpy as np
@@ -29,28 +27,6 @@ from refimpl.world.payload import payload
 
 MAX_TAG = 2**20                 # MPI promises no more than 2**15 - 1, every library gives at least 2**22
 COLLECTIVE_TAG = -1             # messages of a collective never meet a program's own
-
-
-class Rank:
-    """What a rank owns, whatever communicator it talks through: its place in the world, its phases, its generator."""
-
-    task = None                 # in the local world: the task that runs the rank's program, or its work
-    background = False          # is this the rank as its work in the background sees it?
-
-    def __init__(self, rank, size, seed=0, ledger=None):
-        self.rank, self.size, self.seed, self.ledger = rank, size, seed, ledger
-        self.phase = ()
-
-    def in_background(self):
-        """The rank as its work in the background sees it: with phases of its own."""
-        other = copy(self)
-        other.background = True
-        return other
-
-    @cached_property
-    def rng(self):
-        """Generator on the host, seeded by (seed, rank)."""
-        return np.random.default_rng([self.seed, self.rank])
 
 
 class Request:

@@ -36,7 +36,7 @@ def run(program, size, *args, ledger=None, network=None, rendezvous=None, gather
     ledger        `Ledger` that counts what is sent, on all ranks
     network       `Network`: keep a virtual clock (local world only)
     rendezvous    a send returns only when it is received, so that what would hang on a real network fails here;
-                  None: what REFIMPL_RENDEZVOUS=0|1 says, else off
+                  None: what REFIMPL_RENDEZVOUS=0|1 says, else off. On a virtual clock only while no ports are shared
     gather        under MPI every rank gets the whole list; False: a list of its own result alone
     seed          of each rank's generator `comm.rng`
 

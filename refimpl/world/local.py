@@ -11,11 +11,12 @@ from functools import partial
 from refimpl.measure.ledger import Message
 from refimpl.world.agreement import common
 from refimpl.world.boxes import Background, Group, Receiving, Sending, Splitting
-from refimpl.world.communicator import COLLECTIVE_TAG, Communicator, Rank
+from refimpl.world.communicator import COLLECTIVE_TAG, Communicator
 from refimpl.world.deadlock import undelivered_report
 from refimpl.world.errors import UndeliveredMessageError
 from refimpl.world.hub import Hub
 from refimpl.world.network import Ports
+from refimpl.world.rank import Rank
 
 LENT_BYTES = 32 * 1024                                # smaller arrays are copied faster than two ranks switch
 

@@ -17,12 +17,12 @@ from functools import cache
 from mpi4py import MPI
 
 from refimpl.measure.ledger import Ledger
-from refimpl.world.communicator import Rank
 from refimpl.world.cuda_aware import cuda_aware
 from refimpl.world.deadlock import undelivered_report
 from refimpl.world.errors import UndeliveredMessageError
 from refimpl.world.helper import Helper
 from refimpl.world.mpi import MPICommunicator
+from refimpl.world.rank import Rank
 from refimpl.world.watchdog import Watchdog
 from refimpl.world.wire import max_count
 

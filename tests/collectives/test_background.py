@@ -68,14 +68,20 @@ def test_what_runs_in_the_background_is_counted_under_the_phase_of_its_start(P, 
     def program(comm):
         with comm.phase("backward"):
             request = all_reduce_start(np.ones(12), comm, algorithm="ring")
+        with comm.phase("program"):
+            all_reduce(np.ones(7), comm, algorithm="ring")
         with comm.phase("elsewhere"):
             return request.wait()
 
     log = Ledger()
-    run(program, P, ledger=log)
-    for rank in range(P):
-        assert log.bytes_sent(rank=rank, phase="backward") == 8 * traffic.ring_all_reduce(12, P, rank)
+    for runs in (1, 2):                                # once for each run, not again with what came before
+        run(program, P, ledger=log)
+        for rank in range(P):
+            for phase, n in (("backward", 12), ("program", 7)):
+                assert log.bytes_sent(rank=rank, phase=phase) == runs * 8 * traffic.ring_all_reduce(n, P, rank)
+                assert log.messages(rank=rank, phase=phase) == runs * traffic.ring_messages(P, passes=2)
     assert log.bytes_sent(phase="elsewhere") == 0
+    assert log.bytes_sent(group="world", collective="all_reduce") == log.bytes_sent()
 
 
 @pytest.mark.parametrize("rendezvous", [False, True])

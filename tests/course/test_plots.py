@@ -1,4 +1,4 @@
-"""The loss plot: a picture in the format that its name says, or an error before any work is done."""
+"""Pictures as files: in the format that the name says, with words on them, or an error before any work is done."""
 
 import os
 import re
@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from refimpl.course.plots import losses
+from refimpl.course.plots import losses, speed
 from refimpl.course.plots.losses import check_plot_file, plot_losses
+from refimpl.course.plots.speed import plot_speed
 
 CURVES = {"one device": [5.5, 4.0, 3.5], "4 ranks": [5.5, 4.0, 3.5], "a third": [1.0, np.nan, 2.0], "a fourth": [1.0]}
 
@@ -79,3 +80,25 @@ def test_a_folder_that_is_read_only_is_refused(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(ValueError, match="cannot be written there"):
         check_plot_file(tmp_path / "a.png")
+
+
+# -- time over size ---------------------------------------------------------------------------------------------------
+
+ROWS = [{"size_bytes": size, "algorithm": name, "median_s": size * k * 1e-9}
+        for size in (4096, 2**20) for k, name in enumerate(("native", "ring", "tree"), start=1)]
+
+
+def test_a_speed_plot_has_a_curve_for_each_algorithm_and_a_mark_for_each_size(tmp_path, monkeypatch):
+    monkeypatch.setitem(matplotlib.rcParams, "svg.fonttype", "none")
+    plot_speed(tmp_path / "a.svg", ROWS, "Four ranks", lambda size: f"{size} bytes")
+    words = set(re.findall(r"<text[^>]*>([^<]+)</text>", (tmp_path / "a.svg").read_text()))
+    assert {"native", "ring", "tree", "Four ranks", "seconds", "4096 bytes", "1048576 bytes"} <= words
+
+
+def test_seven_algorithms_are_told_apart_with_and_without_colour():
+    assert len(set(speed.COLORS)) == len(set(speed.MARKERS)) == 7
+
+
+def test_a_speed_plot_that_cannot_be_written_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="the name must end in .png, .svg, .pdf"):
+        plot_speed(tmp_path / "a.gif", ROWS, "")

@@ -1,4 +1,4 @@
-"""Work in the background, and the helper thread that does it under MPI: order, errors, counts, politeness."""
+"""Work in the background, and the helper thread that does it under MPI: order, errors, politeness."""
 
 import threading
 import time
@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from refimpl import Ledger, UndeliveredMessageError, WorldError, run
-from refimpl.collectives import all_reduce, all_reduce_start
-from refimpl.cost import traffic
+from refimpl import UndeliveredMessageError, WorldError, run
+from refimpl.collectives import all_reduce_start
 
 LARGE = 300_000                                        # elements: more than any MPI keeps on the way by itself
 mpi = pytest.mark.mpi
@@ -137,27 +136,6 @@ def test_work_cannot_start_more_work(P, world):
                 comm.background(print)
 
     run(lambda comm: comm.background(work).wait(), P)
-
-
-# -- counts -----------------------------------------------------------------------------------------------------------
-
-@pytest.mark.parametrize("P", [2, 3])
-def test_what_the_program_and_its_work_send_is_counted_once_each(P, world):
-    def program(comm):
-        with comm.phase("beside"):
-            request = all_reduce_start(np.ones(12), comm, algorithm="ring")
-        with comm.phase("program"):
-            all_reduce(np.ones(7), comm, algorithm="ring")
-        request.wait()
-
-    log = Ledger()
-    for runs in (1, 2):
-        run(program, P, ledger=log)
-        for rank in range(P):
-            for phase, n in (("beside", 12), ("program", 7)):
-                assert log.bytes_sent(rank=rank, phase=phase) == runs * 8 * traffic.ring_all_reduce(n, P, rank)
-                assert log.messages(rank=rank, phase=phase) == runs * traffic.ring_messages(P, passes=2)
-    assert log.bytes_sent(group="world", collective="all_reduce") == log.bytes_sent()
 
 
 # -- politeness -------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ def check_plot_file(path):
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
         near = get_close_matches(path.suffix.lower(), SUFFIXES, n=1, cutoff=0.3) or [".png"]
-        works = path.parent / f"{path.stem or 'losses'}{near[0]}"
+        works = path.parent / f"{path.stem or 'picture'}{near[0]}"
         raise ValueError(f"--plot {path}: the name must end in {', '.join(SUFFIXES)}; {works} works")
     if not path.parent.is_dir():
         raise ValueError(f"--plot {path}: there is no folder {path.parent}")
@@ -21,7 +21,7 @@ def check_plot_file(path):
 
 
 def save(figure, path):
-    """Write a matplotlib figure to `path`: under a temporary name first, then renamed. ValueError as in `check_plot_file`."""
+    """Write a matplotlib figure to `path`: under a temporary name, then renamed. ValueError as in `check_plot_file`."""
     check_plot_file(path)
     temporary = Path(path).with_name(f".{Path(path).stem}.{os.getpid()}{Path(path).suffix}")
     try:

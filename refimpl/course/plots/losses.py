@@ -16,7 +16,7 @@ def plot_losses(path, curves, title):
     curves    {label: losses, one a step}      ValueError as in `check_plot_file`
     """
     check_plot_file(path)
-    from matplotlib.figure import Figure             # slow to import, and no window is wanted
+    from matplotlib.figure import Figure  # slow to import, and no window is wanted
 
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()

@@ -11,7 +11,7 @@ def plot_speed(path, rows, title, size_words=str):
 
     size_words    makes the labels of the sizes, in bytes      ValueError as in `files.check_plot_file`
     """
-    from matplotlib.figure import Figure              # slow to import, and no window is wanted
+    from matplotlib.figure import Figure  # slow to import, and no window is wanted
 
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.subplots()
