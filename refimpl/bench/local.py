@@ -43,11 +43,13 @@ def ring_seconds(size, repeat=3):
 
 
 def mpi_seconds(size):
-    """The same under MPI, as `bench all-reduce` measures it."""
+    """The same under MPI, as `bench all-reduce` measures it. ValueError in its words where that fails."""
     command = [sys.executable, "-m", "refimpl", "bench", "all-reduce", "--ranks", str(RANKS), "--sizes", str(size),
                "--rounds", "3", "--json"]
-    rows = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["rows"]
-    return next(row["median_s"] for row in rows if row["algorithm"] == "ring")
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise ValueError(done.stderr.strip().removeprefix("error: "))
+    return next(row["median_s"] for row in json.loads(done.stdout)["rows"] if row["algorithm"] == "ring")
 
 
 def message_seconds():

@@ -8,7 +8,7 @@ N ranks a node, M nodes, n elements. A rank sends 2 (N-1)/N n over the fast link
 flat ring sends 2 (P-1)/P n over both. Time, a NIC for each rank: 2 (N-1)(alpha + n/N beta) inside and
 2 (M-1)(alpha' + n/P beta') between nodes. (Cho, Finkler, Kung & Hunter 2019, BlueConnect; NCCL and Horovod do alike.)
 
-A node is what `comm.node` says: a node of the network on the virtual clock, a host under MPI.
+A node is what `comm.node` says: layout.node_size ranks in a group of a mesh, else a node of the network, or a host.
 """
 
 from refimpl.collectives import ring, streamed_ring

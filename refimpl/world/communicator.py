@@ -50,8 +50,10 @@ class Communicator:
         self.agreement = None                # of the collective that this rank is in: (name, number, what must agree)
         self.bare = False                    # may that collective's messages travel without header?
         self.calls = 0                       # collectives entered so far
+        self.nodes = None                    # of each rank, where a layout says it: see `Mesh`
         self.node_groups = None              # hierarchical collectives keep their communicators here
         self.native = False                  # may `auto` take MPI's own collectives?
+        self.twin = None                     # the communicator for work in the background
 
     def __repr__(self):
         return f"<rank {self.rank} of {self.size} in {self.name}>"
@@ -120,8 +122,12 @@ class Communicator:
         return self._split(color, key, name or f"{self.name}.split")
 
     def node(self, rank):
-        """The node (host) of a rank of this group: a number, the same for ranks that share a node."""
-        raise NotImplementedError
+        """The node of a rank of this group: a number, the same for ranks that share one.
+
+        The layout's, in a group of a mesh; else the network's on the virtual clock, the host under MPI, where all ranks
+        must ask the first time.
+        """
+        return self._node(rank) if self.nodes is None else self.nodes[rank]
 
     def background(self, work):
         """Start `work(twin)` beside this rank's program, after what was started before; returns a `Request`.
@@ -132,6 +138,9 @@ class Communicator:
         """
         if self.me.background:
             raise WorldError("work in the background cannot start more of it: start it from the rank's program")
+        if self.twin is None:
+            self.twin = self._twin()
+            self.twin.nodes = self.nodes
         return self._background(work)
 
     @contextmanager
@@ -216,6 +225,12 @@ class Communicator:
         raise NotImplementedError
 
     def _split(self, color, key, name):
+        raise NotImplementedError
+
+    def _node(self, rank):
+        raise NotImplementedError
+
+    def _twin(self):
         raise NotImplementedError
 
     def _background(self, work):

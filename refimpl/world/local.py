@@ -67,7 +67,7 @@ class LocalCommunicator(Communicator):
     def __init__(self, group, rank, me):
         super().__init__(me, group.ranks, rank, group.name)
         self.group, self.world = group, group.world
-        self.twin = self.last = None                  # for work in the background: a communicator, the latest task
+        self.last = None                              # the latest task in the background
 
     @property
     def task(self):
@@ -198,14 +198,14 @@ class LocalCommunicator(Communicator):
             self.world.ledger.record_time(self.me.rank, seconds, None, self.me.phase, kind)
 
     # -- background ---------------------------------------------------------------------------------------------------
+    def _twin(self):
+        group = self.group
+        group.twin = group.twin or Group(self.world, self.ranks, self.name)
+        return LocalCommunicator(group.twin, self.rank, self.me.in_background())
+
     def _background(self, work):
-        world, group, phase, before = self.world, self.group, self.me.phase, self.last
+        world, twin, phase, before = self.world, self.twin, self.me.phase, self.last
         world.share_ports()
-        if group.twin is None:
-            group.twin = Group(world, self.ranks, self.name)
-        if self.twin is None:
-            self.twin = LocalCommunicator(group.twin, self.rank, self.me.in_background())
-        twin = self.twin
 
         def program():
             if before is not None:
@@ -217,8 +217,7 @@ class LocalCommunicator(Communicator):
         return Background(self, task)
 
     # -- groups -------------------------------------------------------------------------------------------------------
-    def node(self, rank):
-        """The node of a rank of this group on the network; 0 without one."""
+    def _node(self, rank):
         return self.world.network.node(self.ranks[rank]) if self.world.network is not None else 0
 
     def _split(self, color, key, name):

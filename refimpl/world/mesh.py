@@ -11,7 +11,7 @@ class Mesh:
     """The communicators of one rank, an attribute for each axis of `layout`: tp cp dp pp dp_cp ep expert_tp expert_dp.
 
     comm      communicator of exactly layout.world ranks; every rank must make the mesh (it splits `comm` once per axis)
-    layout    `Layout`
+    layout    `Layout`; its node_size says where hierarchical collectives of the groups find nodes
     ValueError when the sizes differ.
     """
 
@@ -21,7 +21,9 @@ class Mesh:
         self.comm, self.layout = comm, layout
         for axis in AXES:
             group = layout.group(axis, comm.rank)
-            setattr(self, axis, comm.split(group[0], group.index(comm.rank), name=axis))
+            communicator = comm.split(group[0], group.index(comm.rank), name=axis)
+            communicator.nodes = [layout.node(rank) for rank in group]
+            setattr(self, axis, communicator)
 
     def __repr__(self):
         return f"<rank {self.comm.rank} of {self.layout}>"

@@ -42,7 +42,6 @@ class MPICommunicator(Communicator):
         super().__init__(me, ranks, mpi.Get_rank(), name)
         self.mpi, self.beside, self.job = mpi, beside, job
         self.native = not job.polite                  # MPI's own collectives spin while they wait
-        self.twin = None                              # the communicator that work in the background is given
         self._numbers = Counter()                     # payloads sent so far, per receiver
 
     # -- messages -------------------------------------------------------------------------------------------------
@@ -156,23 +155,24 @@ class MPICommunicator(Communicator):
         """[start, stop) of the pieces in which n elements fit the count of an MPI call."""
         return pieces(n, self.job.limit)
 
-    def _background(self, work):
+    def _twin(self):
         helper = self.job.background()
-        if self.twin is None:
-            self.twin = MPICommunicator(self.beside, None, helper.me(self.me), self.ranks, self.name, helper.job)
-        return helper.start(self.twin, work, self)
+        return MPICommunicator(self.beside, None, helper.me(self.me), self.ranks, self.name, helper.job)
 
-    def node(self, rank):
-        """The node of a rank of this group: the lowest rank of the group on its host. All must ask, the first time."""
-        return self._nodes[rank]
+    def _background(self, work):
+        return self.job.background().start(self.twin, work, self)
+
+    def _node(self, rank):
+        return self._hosts[rank]
 
     @cached_property
-    def _nodes(self):
+    def _hosts(self):
+        """For each rank the lowest one on its host."""
         self._meet("to say where they are")
         host = self.mpi.Split_type(MPI.COMM_TYPE_SHARED)
-        nodes = self.mpi.allgather(host.allreduce(self.rank, MPI.MIN))
+        hosts = self.mpi.allgather(host.allreduce(self.rank, MPI.MIN))
         host.Free()
-        return nodes
+        return hosts
 
     def _split(self, color, key, name):
         self._meet("in split")

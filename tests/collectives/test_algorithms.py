@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from refimpl import Ledger, Link, Network, run
+from refimpl import Layout, Ledger, Link, Mesh, Network, run
 from refimpl.arrays import to_host
 from refimpl.collectives import all_gather, all_reduce, all_reduce_start, bounds, reduce_scatter, ring
 from refimpl.cost import alpha_beta, traffic
@@ -214,18 +214,27 @@ def test_hierarchical_in_groups_and_in_the_background(P, world):
         assert all((y == P).all() for y in sums)
 
 
-@pytest.mark.mpi(4)
-def test_hierarchical_under_mpi_on_as_good_as_two_hosts(monkeypatch):
-    def program(comm):
-        comm._nodes = [0, 1, 0, 1]                     # what it would be told there
-        x = np.random.default_rng(comm.rank).integers(-9, 9, 300_001).astype(float)
-        y = all_reduce(x, comm, algorithm="hierarchical")
-        assert comm.node_groups[0].ranks == (comm.rank % 2, comm.rank % 2 + 2)
-        return (y == all_reduce(x, comm, algorithm="ring", out=x)).all()
+@pytest.mark.parametrize("P", [4])
+@pytest.mark.parametrize("check", ["0", "1"])
+@pytest.mark.parametrize("node_size, crossing", [(1, 4), (2, 2), (4, 1)])
+def test_hierarchical_in_a_group_of_a_mesh_goes_by_the_layouts_nodes(P, check, node_size, crossing, world, monkeypatch):
+    monkeypatch.setenv("REFIMPL_CHECK", check)
+    n = 300_001
 
-    for check in ("0", "1"):
-        monkeypatch.setenv("REFIMPL_CHECK", check)
-        assert run(program, 4) == [True] * 4
+    def program(comm):
+        dp = Mesh(comm, Layout(dp=P, node_size=node_size)).dp
+        x = np.random.default_rng(comm.rank).integers(-9, 9, n).astype(float)
+        y = all_reduce(x, dp, algorithm="hierarchical", out=np.empty(n))
+        z = all_reduce_start(x, dp, algorithm="hierarchical").wait()
+        right = all_reduce(x, comm, algorithm="ring")
+        return (y == right).all() and (z == right).all(), [group.size for group in dp.node_groups]
+
+    log = Ledger()
+    assert run(program, P, ledger=log) == [(True, [node_size, crossing])] * P
+    for rank in range(P):
+        formula = traffic.hierarchical_all_reduce(n, node_size, crossing, rank)
+        for group in ("node", "nodes"):
+            assert log.bytes_sent(rank=rank, group=f"dp.{group}", collective="all_reduce") == 2 * 8 * formula[group]
 
 
 def test_hierarchical_refuses_nodes_of_different_sizes_and_says_what_works():

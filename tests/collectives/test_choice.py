@@ -34,12 +34,18 @@ def test_under_mpi_its_own_up_to_a_size_where_nobody_counts_or_checks(monkeypatc
         return first
 
     monkeypatch.setenv("REFIMPL_CHECK", "0")
-    assert choices(True) == ["native", "native", "ring", "direct"]
+    assert choices(True) == ["native", "native", "ring", "ring"]
     assert choices(False) == [*OURS, "ring"]                          # without out: ranks may disagree
     assert choices(True, ledger=Ledger()) == [*OURS, "ring"]
     assert choices(True, BACKENDS["cupy stand-in"]) == [*OURS, "ring"]
     monkeypatch.setenv("REFIMPL_CHECK", "1")
     assert choices(True) == [*OURS, "ring"]
+
+
+@pytest.mark.mpi(3)
+def test_more_than_two_ranks_gather_directly(monkeypatch):
+    monkeypatch.setenv("REFIMPL_CHECK", "0")
+    assert run(picks, 3, True) == [["native", "native", "ring", "direct"]] * 3
 
 
 @pytest.mark.mpi(2)

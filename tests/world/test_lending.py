@@ -161,6 +161,26 @@ def test_a_rank_that_fails_while_others_wait_for_its_array_stops_them():
 
 # -- time -------------------------------------------------------------------------------------------------------------
 
+def test_a_message_sent_before_the_first_work_begins_does_not_block_its_sender_either():
+    """Rank 1 asks for it last. Were rank 0 held up so long, its second message would come after the work's."""
+    def program(comm):
+        if comm.rank == 0:
+            first = comm.isend(np.zeros(10, np.uint8), 1, tag=1)
+            work = comm.background(lambda twin: (twin.elapse(50), twin.send(np.zeros(10, np.uint8), 1)))
+            first.wait()
+            comm.elapse(45)
+            comm.send(np.zeros(10, np.uint8), 1, tag=2)                    # at 45, so that the work waits from 50 to 55
+        else:
+            work = comm.background(lambda twin: (twin.recv(0), twin.clock)[1])
+            arrived = work.wait()
+            comm.recv(0, tag=1)
+            comm.recv(0, tag=2)
+            return arrived
+
+    for rendezvous in (False, True):
+        assert run(program, 2, network=Network(Link(0, 1)), rendezvous=rendezvous)[1] == 65
+
+
 NETWORKS = [Network(Link(1, 1)), Network(Link(1, 2), Link(3, 4), node_size=2),
             Network(Link(1, 2), Link(3, 4), node_size=2, nics_per_node=1),
             Network(Link(0, 1), Link(0, 3), node_size=3, nics_per_node=2)]
