@@ -1,7 +1,8 @@
 """All-reduce: our algorithms against MPI_Allreduce, and against what memory allows, size by size.
 
-The limit: on one machine every byte that is sent is copied, and every chunk is added P-1 times, so no all-reduce of n
-bytes takes less than 2 (P-1)/P of a copy and (P-1)/P of an addition of n bytes, both done by all ranks at once.
+The limit: on one machine every byte that is sent is copied, and every chunk is added P-1 times: 2 (P-1)/P of a copy and
+(P-1)/P of an addition of n bytes, both done by all ranks at once, from memory. What is added while it is in the cache
+costs less, so that a share above 100% is possible.
 """
 
 from functools import partial
