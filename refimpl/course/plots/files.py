@@ -7,17 +7,20 @@ from pathlib import Path
 SUFFIXES = (".png", ".svg", ".pdf")
 
 
-def check_plot_file(path):
-    """ValueError unless a picture can be written to `path`: said before the work, not after it."""
+def check_plot_file(path, suffixes=SUFFIXES, option="--plot"):
+    """ValueError unless a picture can be written to `path`: said before the work, not after it.
+
+    suffixes    what its name may end in        option    of the command line, that the sentence is about
+    """
     path = Path(path)
-    if path.suffix.lower() not in SUFFIXES:
-        near = get_close_matches(path.suffix.lower(), SUFFIXES, n=1, cutoff=0.3) or [".png"]
-        works = path.parent / f"{path.stem or 'picture'}{near[0]}"
-        raise ValueError(f"--plot {path}: the name must end in {', '.join(SUFFIXES)}; {works} works")
+    if path.suffix.lower() not in suffixes:
+        near = get_close_matches(path.suffix.lower(), suffixes, n=1, cutoff=0.3) or suffixes
+        works = path.parent / f"{path.stem or 'chart'}{near[0]}"
+        raise ValueError(f"{option} {path}: the name must end in {', '.join(suffixes)}; {works} works")
     if not path.parent.is_dir():
-        raise ValueError(f"--plot {path}: there is no folder {path.parent}")
+        raise ValueError(f"{option} {path}: there is no folder {path.parent}")
     if not os.access(path.parent, os.W_OK) or path.is_dir():
-        raise ValueError(f"--plot {path}: cannot be written there")
+        raise ValueError(f"{option} {path}: cannot be written there")
 
 
 def save(figure, path):

@@ -13,6 +13,7 @@ from html import escape
 from itertools import groupby
 from pathlib import Path
 
+from refimpl.course.plots.files import check_plot_file
 from refimpl.pipeline.action import KINDS, parts
 
 COLOURS = {"F": "#0072B2", "B": "#D55E00", "I": "#D55E00", "W": "#009E73"}          # told apart by every kind of eyes
@@ -184,14 +185,7 @@ def label_in(action, width, with_stage):
 
 def check_svg_file(path):
     """ValueError unless an SVG can be written to `path`: said before the work, not after it."""
-    path = Path(path)
-    if path.suffix.lower() != ".svg":
-        works = path.with_suffix(".svg") if path.name else "chart.svg"
-        raise ValueError(f"--svg {path}: the name must end in .svg; {works} works")
-    if not path.parent.is_dir():
-        raise ValueError(f"--svg {path}: there is no folder {path.parent}")
-    if not os.access(path.parent, os.W_OK) or path.is_dir():
-        raise ValueError(f"--svg {path}: cannot be written there")
+    check_plot_file(path, suffixes=(".svg",), option="--svg")
 
 
 def save_svg(path, picture):
