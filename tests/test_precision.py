@@ -6,7 +6,7 @@ from backends import device_array
 from numpy.testing import assert_array_equal
 
 from refimpl.arrays import to_host
-from refimpl.precision import narrow, wide
+from refimpl.precision import LossScale, Precision, add_, narrow, overflow, store_, wide
 
 EVERY_BFLOAT16 = np.arange(2**16, dtype=np.uint16)
 
@@ -52,3 +52,92 @@ def test_nan_stays_nan_whatever_its_bits(xp):
     bits = np.array([0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF], np.uint32)
     x = device_array(xp, bits.view(np.float32))
     assert np.isnan(to_host(wide(narrow(x, np.dtype(np.uint16))))).all()
+
+
+# -- sums -------------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("total", ["float64", "float32", "float16", "uint16"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "uint16"])
+def test_sums_are_of_numbers_whatever_they_are_stored_in(xp, total, dtype):
+    """1.5 and 0.25 as bfloat16 bits, added as integers, would be 1.7e38."""
+    stored = lambda values, name: narrow(np.array(values, np.float32), np.dtype(name))
+    a = device_array(xp, stored([1.5, -3.0], total))
+    add_(a, device_array(xp, stored([0.25, 1.0], dtype)))
+    assert a.dtype == total
+    assert_array_equal(to_host(wide(a)), [1.75, -2.0])
+
+
+def test_a_sum_in_place_reaches_the_array_that_it_is_a_view_of():
+    for dtype in ("float32", "float16", "uint16"):
+        room = np.zeros(4, dtype)
+        add_(room[1:3].reshape(2, 1), narrow(np.ones((2, 1), np.float32), np.dtype(dtype)))
+        assert_array_equal(wide(room), [0, 1, 1, 0])
+
+
+# -- the master copy --------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("precision", "arrays", "nbytes"), [        # Rajbhandari et al. 2020, section 3.1: 16
+    (Precision("float16"), ("float16", "float16", "float32"), (2, 2, 4, 8)),
+    (Precision("bfloat16"), ("uint16", "uint16", "float32"), (2, 2, 4, 8)),
+    (Precision("bfloat16", "float32"), ("uint16", "float32", "float32"), (2, 4, 4, 8)),
+    (Precision(), ("float32", "float32", "float32"), (4, 4, 0, 8)),
+    (Precision("float64"), ("float64", "float64", "float64"), (8, 8, 0, 16)),
+])
+def test_a_precision_says_what_arrays_there_are_and_how_large(precision, arrays, nbytes):
+    assert (precision.stored, precision.stored_gradients, precision.master) == arrays
+    assert tuple(precision.bytes_per_parameter.values()) == nbytes
+    assert sum(np.dtype(d).itemsize for d in arrays[:2]) == sum(nbytes[:2])
+
+
+def test_a_precision_that_is_none_is_named():
+    with pytest.raises(ValueError, match="parameters='fp16': expected one of float64, .*; nearest 'float16'"):
+        Precision("fp16")
+    with pytest.raises(ValueError, match="grad_dtype='bf16': .* nearest 'bfloat16'"):
+        Precision("float16", "bf16")
+
+
+def test_a_parameter_is_stored_as_its_master_rounds(xp):
+    master = device_array(xp, np.array([1 + 2.0**-12, 0.1], np.float32))
+    for dtype in ("float16", "uint16"):
+        p = device_array(xp, np.zeros(2, dtype))
+        store_(p, master)
+        assert_array_equal(to_host(p), to_host(narrow(master, np.dtype(dtype))))
+    store_(master, master)
+    assert_array_equal(to_host(master), np.array([1 + 2.0**-12, 0.1], np.float32))
+
+
+# -- the loss scale ---------------------------------------------------------------------------------------------------
+
+def test_a_scale_halves_at_an_overflow_and_doubles_after_enough_steps_without():
+    scale, seen = LossScale(8.0, interval=3), []
+    for bad in (False, True, False, False, True, False, False, False, False, True, True):
+        scale = scale.after(bad)
+        seen.append((scale.value, scale.clean))
+    assert seen == [(8, 1), (4, 0), (4, 1), (4, 2), (2, 0), (2, 1), (2, 2), (4, 0), (4, 1), (2, 0), (1, 0)]
+
+
+def test_growth_and_backoff_are_the_given_ones():
+    scale = LossScale(16.0, growth=4.0, interval=1, backoff=0.25)
+    assert (scale.after(False).value, scale.after(True).value) == (64.0, 4.0)
+    assert scale == LossScale(16.0, growth=4.0, interval=1, backoff=0.25)             # not changed in place
+
+
+@pytest.mark.parametrize(("settings", "says"), [
+    ({"value": 0.0}, "value=0.0"), ({"value": float("inf")}, "value=inf"), ({"growth": 0.5}, "growth=0.5"),
+    ({"interval": 0}, "interval=0: expected a number of steps, 1 or more"), ({"backoff": 1.0}, "backoff=1.0"),
+    ({"backoff": float("nan")}, "backoff=nan"),
+])
+def test_a_scale_that_cannot_be_is_named(settings, says):
+    with pytest.raises(ValueError, match=says):
+        LossScale(**settings)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "uint16"])
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+def test_an_overflow_is_found_wherever_it_is(xp, dtype, bad):
+    stored = lambda values: device_array(xp, narrow(np.array(values, np.float32), np.dtype(dtype)))
+    fine, empty = stored([6e4, -1e-7, 0.0]), stored([])
+    for arrays in ([stored([0.0, bad]), fine], [empty, fine, stored([bad])]):
+        assert_array_equal(to_host(overflow(arrays)), np.ones(1, np.float32))
+    assert_array_equal(to_host(overflow(x for x in [fine, empty])), np.zeros(1, np.float32))
+    assert_array_equal(to_host(overflow([empty])), np.zeros(1, np.float32))

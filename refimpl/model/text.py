@@ -1,8 +1,10 @@
 """Real text without a download: the bytes of Python's own language reference, and next-byte batches drawn from it.
 
     data              ... The "while" statement is used for ...
-    inputs  (B, C)            [while" st]                          C = context bytes
-    targets (B,)                        [a]                        the byte that follows them
+    windows (B, C + 1)        [while" sta]                         C = context bytes, and one more
+    inputs  (B, C)            [while" st]
+    targets (B,)                        [a]                        the byte that follows them, or
+            (B, C)             [hile" sta]                         after each byte the one that follows it
 
 A byte is a token, so the vocabulary has 256 entries and needs no tokenizer. Every CPython ships the text (pydoc's help
 on keywords and types, about 0.7 MB), but it differs between Python versions: compare losses only within one version.
@@ -48,11 +50,11 @@ def _nearest(path):
     return f"nearest {str(path.parent / near[0])!r}" if near else "expected a readable file"
 
 
-def batch(data, step, batch_size, context, seed=0):
-    """Windows for next-byte prediction, drawn at random places; the same for the same (data, seed, step), on any rank.
+def windows(data, step, batch_size, context, seed=0):
+    """Pieces of the text, drawn at random places; the same for the same (data, seed, step), on any rank.
 
     data       bytes, at least context + 1 of them        step, seed  integers from 0
-    ->         inputs (batch_size, context) uint8, targets (batch_size,) uint8, both host arrays
+    ->         (batch_size, context + 1) uint8, a host array
     Raises ValueError for sizes that do not fit.
     """
     least_of = {"step": (step, 0), "seed": (seed, 0), "batch_size": (batch_size, 0), "context": (context, 1)}
@@ -63,5 +65,22 @@ def batch(data, step, batch_size, context, seed=0):
         raise ValueError(f"context={context} and the byte after it do not fit {len(data)} bytes of text; "
                          + (f"context may be at most {len(data) - 1}" if len(data) > 1 else "expected a longer text"))
     starts = np.random.default_rng((seed, step)).integers(0, len(data) - context, batch_size)
-    windows = np.frombuffer(data, np.uint8)[starts[:, None] + np.arange(context + 1)]
-    return windows[:, :-1], windows[:, -1]
+    return np.frombuffer(data, np.uint8)[starts[:, None] + np.arange(context + 1)]
+
+
+def batch(data, step, batch_size, context, seed=0):
+    """Windows and the one byte that follows each.
+
+    as in `windows`  ->  inputs (batch_size, context) uint8, targets (batch_size,) uint8, both host arrays
+    """
+    drawn = windows(data, step, batch_size, context, seed)
+    return drawn[:, :-1], drawn[:, -1]
+
+
+def entropy(data):
+    """Nats per byte of a guess that knows only how frequent each byte is: what a model must beat to have learned more.
+
+    data    bytes
+    """
+    frequencies = np.bincount(np.frombuffer(data, np.uint8)) / len(data)
+    return float(-(frequencies[frequencies > 0] * np.log(frequencies[frequencies > 0])).sum())
