@@ -15,7 +15,7 @@ Letters: s sequence, b micro-batch, h hidden, a query heads, n key-value heads, 
 parallel ranks. Sizes are elements or, where it says so, bytes.
 """
 
-from refimpl.cost.traffic import chunk
+from refimpl.cost.traffic import chunk, padded
 
 
 def layer_parameters(hidden, heads, ffn=None, kv_heads=None, gated=False, bias=True, norm_bias=None):
@@ -117,3 +117,40 @@ def _divisors(n):
 def _listed(numbers):
     *most, last = map(str, numbers)
     return f"{', '.join(most)} or {last}" if most else last
+
+
+# Model states: what a rank holds whatever the batch is
+
+
+def model_states(units, N, stage, parameter=2, gradient=2, optimizer=12, alignment=None):
+    """Bytes that one of N ranks holds at rest under ZeRO: {"parameters", "gradients", "optimizer"}, padding included.
+
+        stage 0    16 psi                  1    4 psi + 12 psi/N        2    2 psi + 14 psi/N        3    16 psi/N
+
+    units        elements of each, without padding: a bucket's, in stage 3 a layer's; psi is their padded sum
+    parameter, gradient, optimizer    bytes an element: 2 2 12 in mixed precision (float32 master, m and v), with
+                 float32 gradients 2 4 12, all in float32 4 4 8
+    (Rajbhandari et al. 2020, section 5 and figure 1.)
+    """
+    psi = sum(padded(n, N if stage else 1, alignment) for n in units)
+    share = psi // N
+    return {
+        "parameters": parameter * (share if stage == 3 else psi),
+        "gradients": gradient * (share if stage >= 2 else psi),
+        "optimizer": optimizer * (share if stage >= 1 else psi),
+    }
+
+
+def model_states_peak(units, N, stage, parameter=2, gradient=2, optimizer=12, alignment=None, buffers=2, gathered=2):
+    """The same at its largest, in backward, which goes through the units from the last to the first.
+
+    Stages 2 and 3 have whole gradients of `buffers` units beside it: that of the unit at hand, and those before it, on
+    their way. Stage 3 has the parameters of `gathered` units: the one at hand, and the next ones, on their way. So the
+    widest neighbours count, not the whole model. No table is tied.
+    """
+    sizes = [padded(n, N if stage else 1, alignment) for n in units]
+    more = [(parameter * sum(sizes[max(u - gathered + 1, 0):u + 1]) if stage == 3 else 0,
+             gradient * sum(sizes[u:u + buffers]) if stage >= 2 else 0) for u in range(len(sizes))]
+    parameters, gradients = max(more, key=sum, default=(0, 0))
+    rest = model_states(units, N, stage, parameter, gradient, optimizer, alignment)
+    return rest | {"parameters": rest["parameters"] + parameters, "gradients": rest["gradients"] + gradients}

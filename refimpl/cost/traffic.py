@@ -169,3 +169,56 @@ def shared_heads_gradients(h, layers, heads, kv_heads, t, rank, bias=False):
     summed over the t / kv_heads ranks that share a head. 0 where there are no copies."""
     share = max(t // kv_heads, 1)
     return ring_all_reduce(layers * 2 * (h // heads) * (h + (1 if bias else 0)), share, rank % share)
+
+
+def data_parallel(buckets, P, rank):
+    """Elements of gradients that `rank` sends in one step, however many micro-batches: a ring all-reduce for each of
+    the `buckets`, whose elements these are. 2 psi (P-1)/P where P divides all of them. (Li et al. 2020.)"""
+    return sum(ring_all_reduce(n, P, rank) for n in buckets)
+
+
+def data_parallel_counts(P):
+    """Numbers of 8 bytes sent over all ranks in one step: how many tokens count, and their losses, by doubling."""
+    return 2 * doubling_all_reduce(1, P)
+
+
+def agreed_numbers(numbers, sizes):
+    """Numbers sent over all ranks so that all agree on a norm or a verdict: one all-reduce by doubling over each of the
+    groups that a rank belongs to, of these sizes (1 where it is alone), in a world of their product."""
+    world = 1
+    for size in sizes:
+        world *= size
+    return sum(numbers * (world // size) * doubling_all_reduce(1, size) for size in sizes)
+
+
+def padded(n, N, alignment=None):
+    """Elements of a ZeRO unit of n: the next multiple of `alignment`, the N ranks that share it unless given."""
+    alignment = N if alignment is None else alignment
+    return -(-n // alignment) * alignment
+
+
+def zero_step(units, N, rank, stage, microbatches=1, gathers=None, replicas=1, replica=0, alignment=None):
+    """Elements that `rank` of N sends in one step of ZeRO: {"gradients", "parameters", "replicas"}, each in its dtype.
+
+        stage    gradients    parameters    in all, in psi (N-1)/N, of k micro-batches
+        0        2            -             2           all-reduce
+        1        1            1             2           reduce-scatter, and gather what was updated
+        2        k            1             k + 1       reduce-scatter each micro-batch
+        3        k            2 k           3 k         and gather for forward and for backward
+
+    units       elements of each, without padding; psi is their padded sum
+    gathers     stage 3: how often a micro-batch gathers each unit; 2 unless given, 4 for a tied embedding
+    replicas    R copies, `replica` the rank's: an all-reduce of its shards over them, once a step (hybrid sharding)
+    (Rajbhandari et al. 2020, section 7; k: DeepSpeed's no_sync is "incompatible with ZeRO stage 2/3".)
+    """
+    cut = N if stage else 1
+    sizes = [padded(n, cut, alignment) for n in units]
+    once = sum(ring_reduce_scatter(n, N, rank) for n in sizes)
+    gathers = [2] * len(sizes) if gathers is None else gathers
+    whole = sum(ring_all_reduce(n, N, rank) for n in sizes)
+    again = sum(times * ring_all_gather(n, N, rank) for times, n in zip(gathers, sizes))
+    return {
+        "gradients": (whole, once, microbatches * once, microbatches * once)[stage],
+        "parameters": (0, once, once, microbatches * again)[stage],
+        "replicas": sum(ring_all_reduce(n // cut, replicas, replica) for n in sizes),
+    }
