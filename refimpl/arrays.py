@@ -74,7 +74,12 @@ def allocation(x):
         return None
     while isinstance(x.base, kind):
         x = x.base
-    return (x.ctypes.data if library == "numpy" else x.data.ptr), x.nbytes
+    return address(x), x.nbytes
+
+
+def address(x):
+    """Where in memory the first element of the array x is, as a number."""
+    return x.ctypes.data if isinstance(x, np.ndarray) else x.data.ptr
 
 
 def usable_gpu():

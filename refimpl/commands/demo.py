@@ -135,19 +135,24 @@ def ranks_in_words(P):
 
 
 class progress:
-    """A progress bar over the steps of a run, as a context: call it with each step's loss."""
+    """A progress bar over the steps of a run, as a context: call it with each step's loss.
 
-    def __init__(self, title, steps, quiet):
+    tokens    of a step: then the bar counts these, and shows how many there are a second
+    """
+
+    def __init__(self, title, steps, quiet, tokens=None):
         from tqdm import tqdm
 
-        self.bar = tqdm(total=steps, desc=f"{title:>12}", unit="step", disable=quiet, file=sys.stderr, leave=True)
+        self.each, unit = (1, "step") if tokens is None else (tokens, "token")
+        self.bar = tqdm(total=steps * self.each, desc=f"{title:>12}", unit=unit, unit_scale=tokens is not None,
+                        disable=quiet, file=sys.stderr, leave=True)
 
     def __enter__(self):
         return self
 
     def __call__(self, loss):
         self.bar.set_postfix_str(f"loss {loss:.4f}", refresh=False)
-        self.bar.update()
+        self.bar.update(self.each)
 
     def __exit__(self, *_):
         self.bar.close()

@@ -37,7 +37,8 @@ class Step:
     complete: bool = False
 
 
-def execute(schedule, comm, stages, inputs, loss, *, scale=1.0, after=None, seconds=None, stage_done=None, tied=()):
+def execute(schedule, comm, stages, inputs, loss, *, scale=1.0, after=None, seconds=None, stage_done=None, tied=(),
+            numbered=False):
     """Do this rank's list of `schedule`; a `Step`. Every rank of `comm` calls it, with the same schedule.
 
     comm          the pipeline's communicator: schedule.stages ranks
@@ -51,13 +52,14 @@ def execute(schedule, comm, stages, inputs, loss, *, scale=1.0, after=None, seco
     stage_done    stage_done(stage, its gradients), called once for each stage, when its last backward is done and its
                   result sent: to start summing over replicas (case A07); it may change the arrays in place
     tied          [(name in the first stage, name in the last one)] of weights that the two share: see tied.py
+    numbered      stages' forward takes the micro-batch's number, too: forward(x, k)
     In an accumulation stage_done and tied belong to the last call.
 
     ValueError, before anything is sent, for a schedule that cannot run or arguments that do not fit it.
     """
     check(schedule)
     refuse_misfits(schedule, comm, stages, inputs, after)
-    run = _Run(schedule, comm, stages, inputs, loss, scale, after)
+    run = _Run(schedule, comm, stages, inputs, loss, scale, after, numbered)
     row = schedule.ranks[comm.rank]
     run.post(row[0])
     for position, action in enumerate(row):
@@ -90,9 +92,9 @@ def refuse_misfits(schedule, comm, stages, inputs, after):
 class _Run:
     """One rank in the middle of one step."""
 
-    def __init__(self, schedule, comm, stages, inputs, loss, scale, after):
+    def __init__(self, schedule, comm, stages, inputs, loss, scale, after, numbered):
         mine = schedule.stages_of(comm.rank)
-        self.schedule, self.comm, self.stages = schedule, comm, stages
+        self.schedule, self.comm, self.stages, self.numbered = schedule, comm, stages, numbered
         self.inputs, self.loss, self.scale = inputs, loss, scale
         self.last = len(schedule.placement) - 1
         self.mail = Mail(schedule, comm)
@@ -133,7 +135,7 @@ class _Run:
     # -- the kinds of actions: (stage, micro-batch, what it starts from) -> what it hands on --------------------------
     def forward(self, stage, k, x):
         """x  ->  y. Behind the last stage comes the loss, whose gradient waits here for the backward."""
-        y, self.saved[stage, k] = self.stages[stage].forward(x)
+        y, self.saved[stage, k] = self.stages[stage].forward(*((x, k) if self.numbered else (x,)))
         kept = (len(self.saved) + len(self.pending)) / self.schedule.chunks
         self.step.peak_activations = max(self.step.peak_activations, kept)
         if stage == self.last:

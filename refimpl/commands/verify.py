@@ -1,0 +1,83 @@
+"""python -m refimpl verify: is every way to cut a run the run of one device?
+
+    python -m refimpl verify --ranks 8                       a sample with every pair of values of two axes
+    python -m refimpl verify --ranks 8 --full --part 3/20    all of them, in parts
+
+Ranks are those of this process. The first difference ends it, with the layout and the array that is off.
+"""
+
+import json
+import sys
+
+HELP = "try every layout, ZeRO stage, schedule and model: is it the run of one device?"
+SHOWN = ("dp", "pp", "cp", "tp", "ep", "zero", "schedule", "sp", "cp_kind", "recompute", "model")       # in the table
+
+
+def add_arguments(parser):
+    """Options of the command."""
+    parser.add_argument("--ranks", type=int, default=8, metavar="N", help="of every layout (default 8)")
+    parser.add_argument("--full", action="store_true", help="all combinations, instead of a sample")
+    parser.add_argument("--part", default="1/1", metavar="K/N", help="the K-th of N parts of them")
+    parser.add_argument("--text", metavar="FILE", help="train on this file (default: the text that Python ships)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
+
+
+def main(args):
+    """Train them all; the exit status."""
+    from refimpl.model import text
+    from refimpl.train import verify
+
+    if args.ranks < 1:
+        raise ValueError(f"--ranks {args.ranks}: expected 1 or more; nearest 1")
+    which, _, of = args.part.partition("/")
+    if not (which.isdigit() and of.isdigit()):
+        raise ValueError(f"--part {args.part}: expected K/N, such as 1/20")
+    data = text.load(args.text)
+    found, refused = verify.valid(args.ranks)
+    chosen = verify.part(found if args.full else verify.sample(found), int(which), int(of))
+    results, failure = _try_all(chosen, data, args.json)
+    report = {"ranks": args.ranks, "combinations": len(found), "tried": len(results), "refused": refused,
+              "cases": results, "failure": failure, "passed": failure is None}
+    print(json.dumps(report) if args.json else describe(report))
+    return 0 if report["passed"] else 1
+
+
+def _try_all(chosen, data, quiet):
+    """Train the cases up to the first that differs: ([{"case", "gradients", "weights", "loss"}], what was wrong or None)"""
+    from tqdm import tqdm
+
+    from refimpl.train import verify
+
+    results = []
+    with tqdm(chosen, unit="case", disable=quiet, file=sys.stderr) as bar:
+        for case in bar:
+            try:
+                found = verify.verify(case, data)
+            except Exception as error:               # whatever a layout does wrong is what is looked for
+                return results, {"case": str(case), "what": f"{type(error).__name__}: {error}"}
+            results.append({"case": dict(zip(verify.AXES, case.values)), "loss": found["last"]["loss"],
+                            "gradients": found["first"]["gradients"], "weights": found["last"]["weights"]})
+            if not found["passed"]:
+                return results, {"case": str(case), "what": f"{found['worst']} is off: loss {found['last']['loss']:.1e}, "
+                                                           f"gradients {found['first']['gradients']:.1e}, weights "
+                                                           f"{found['last']['weights']:.1e}, allowed {found['allowed']}"}
+    return results, None
+
+
+def describe(report):
+    """The report as a page of text: for each value of each axis how many runs had it, and the largest differences."""
+    lines = [f"{'axis':10} {'value':16} {'runs':>6} {'gradients':>10} {'weights':>10}"]
+    for axis in SHOWN:
+        values = sorted({one["case"][axis] for one in report["cases"]}, key=str)
+        for value in values:
+            those = [one for one in report["cases"] if one["case"][axis] == value]
+            lines.append(f"{axis if value == values[0] else '':10} {value!s:16} {len(those):>6} "
+                         f"{max(one['gradients'] for one in those):>10.1e} {max(one['weights'] for one in those):>10.1e}")
+    lines += ["", f"{report['tried']} of {report['combinations']} combinations on {report['ranks']} ranks, "
+              "two steps each, compared with one device"]
+    if report["refused"]:
+        lines += [f"{sum(report['refused'].values())} more do not fit together:",
+                  *(f"  {count:>5}  {reason}" for reason, count in sorted(report["refused"].items(), key=lambda x: -x[1]))]
+    if report["failure"]:
+        return "\n".join([*lines, "", f"DIFFERENT: {report['failure']['case']}", f"  {report['failure']['what']}"])
+    return "\n".join([*lines, "All are the run of one device."])
