@@ -12,8 +12,8 @@ from refimpl.model.config import Config, block_shapes, shapes
 from refimpl.parallel import heads, shards, transformer
 from refimpl.testing import REPLICATED, compare
 
-GPT2 = Config("gpt2", vocabulary=11, hidden=24, layers=2, heads=12, ffn=10, context=13, dropout=0.2)
-LLAMA = Config("llama", vocabulary=11, hidden=24, layers=2, heads=12, ffn=10)
+GPT2 = Config("gpt2", vocabulary=11, hidden=24, layers=2, heads=12, ffn=10, context=13, dropout=0.2, epsilon=0.1)
+LLAMA = Config("llama", vocabulary=11, hidden=24, layers=2, heads=12, ffn=10, epsilon=0.1)
 B, S = 2, 12                                            # sequences, positions; 12 heads and positions divide by 2, 3, 4
 
 

@@ -30,7 +30,11 @@ class Dropout(NamedTuple):
     heads: object                                        # n g numbers, of query heads
 
     def mask(self, q_positions, kv_positions, n, like):
-        """Which probabilities are kept: bool (b, n, g, s, t)."""
+        """Which probabilities are kept: bool (b, n, g, s, t), for the queries `like` (b, any s, n, g, d)."""
+        wanted = like.shape[0], n * like.shape[3]
+        if (len(self.sequences), len(self.heads)) != wanted:
+            raise ValueError(f"dropout numbers {len(self.sequences)} sequences and {len(self.heads)} heads, but q "
+                             f"{like.shape} has {wanted[0]} and {wanted[1]}")
         mask = keep_mask(self.rate, self.key, (self.sequences, self.heads, q_positions, kv_positions), like)
         b, heads, s, t = mask.shape
         return mask.reshape(b, n, heads // n, s, t)

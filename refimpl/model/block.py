@@ -12,6 +12,9 @@ Kept for backward, in bytes per s b h, for a GPT-2 style layer in float16 (Korth
     recompute     "selective": attend keeps q, k, v and computes its probabilities again in backward: 34
                   "full": only x is kept, and the whole forward is done again in backward: 2
 
+A mixture of experts (moe.py) may stand in the MLP's place. What became of its tokens, and its auxiliary loss, is
+`routed(saved)`; the loss's gradient comes with `backward_input(dy, saved, scale)`.
+
 `attend` stands between the two projections and needs whole heads, any number of them: a rank with some of the heads
 calls it with its part of qkv. Letters: b sequences, s positions, h hidden, n key-value heads, g query heads for each, d
 features a head.
@@ -21,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from refimpl.arrays import array_namespace
-from refimpl.model import mlp
+from refimpl.model import mlp, moe
 from refimpl.model.attention import NO_DROPOUT, Dropout, attention, attention_backward
 from refimpl.model.blockwise import blockwise_attention, blockwise_attention_backward
 from refimpl.model.dropout import ATTENTION, MLP, PROJECTION, dropout, dropout_backward
@@ -39,6 +42,8 @@ class Place:
     heads: object                      # (n g,) query heads
     seed: int = 0
     step: int = 0
+    core: object = None                # (forward, backward) of attention where keys are on other ranks, too
+    experts: object = None             # the groups that share them, see parallel/expert_groups.py
 
     def key(self, layer, site):
         """The key of the dropout mask at this site of this layer."""
@@ -58,18 +63,22 @@ def forward(x, parameters, config, layer=0, place=None):
     ->             y (b, s, h), saved
     """
     place = whole(x, config) if place is None else place
+    if config.experts and (place.core or place.experts):
+        raise ValueError(f"experts={config.experts} on several ranks: here they would decide on a part of the "
+                         "sequences; expected parallel.block.forward, with place.experts")
     y, saved = _forward(x, parameters, config, layer, place)
-    return y, Restart(x, parameters, config, layer, place) if config.recompute == "full" else saved
+    return y, Restart(x, parameters, config, layer, place, routed(saved)) if config.recompute == "full" else saved
 
 
 class Restart(NamedTuple):
-    """All that full recomputation keeps: the arguments of the forward."""
+    """All that full recomputation keeps: the arguments of the forward; and what it had to report."""
 
     x: object
     parameters: dict
     config: object
     layer: int
     place: Place
+    routed: object
 
 
 def _forward(x, parameters, config, layer, place):
@@ -81,17 +90,34 @@ def _forward(x, parameters, config, layer, place):
     branch, saved5 = dropout(branch, config.dropout, place.key(layer, PROJECTION), axes)
     x1 = add(x, branch)
     n2, saved6 = norm(x1, part("norm2.w"), part("norm2.b"), config.epsilon)
-    branch, saved7 = mlp.forward(n2, mlp_part(parameters), config.activation)
+    if config.experts:
+        branch, saved7 = moe.forward(n2, moe_part(parameters), config, place.positions)
+    else:
+        branch, saved7 = mlp.forward(n2, mlp_part(parameters), config.activation)
     branch, saved8 = dropout(branch, config.dropout, place.key(layer, MLP), axes)
     return add(x1, branch), (saved1, saved2, saved3, saved4, saved5, saved6, saved7, saved8)
 
 
-def backward_input(dy, saved):
-    """The urgent half: dy (b, s, h)  ->  dx (b, s, h), pending"""
+def routed(saved):
+    """What became of a mixture's tokens: `moe.Routed`, from what `forward` saved; None for an MLP."""
     if isinstance(saved, Restart):
-        _, saved = _forward(**saved._replace(config=replace(saved.config, recompute="none"))._asdict())
+        return saved.routed
+    return getattr(saved[6], "routed", None)
+
+
+def backward_input(dy, saved, scale=None):
+    """The urgent half: dy (b, s, h)  ->  dx (b, s, h), pending
+
+    scale    what the total loss is multiplied by, 1 / count times the loss scale: dy is already, and the gradient of a
+             mixture's auxiliary loss will be. Without such a loss it is not asked for; ValueError where it is missing
+    """
+    if isinstance(saved, Restart):
+        x, parameters, config, layer, place, _ = saved
+        _, saved = _forward(x, parameters, replace(config, recompute="none"), layer, place)
     saved1, saved2, saved3, saved4, saved5, saved6, saved7, saved8 = saved
-    dn2, pending_mlp = mlp.backward_input(dropout_backward(dy, saved8), saved7)
+    dbranch = dropout_backward(dy, saved8)
+    mixture = isinstance(saved7, moe.Saved)
+    dn2, pending_mlp = moe.backward_input(dbranch, saved7, scale) if mixture else mlp.backward_input(dbranch, saved7)
     dx1, pending_norm2 = norm_backward_input(dn2, saved6)
     dx1 = add(dy, dx1)
     dcontext, pending_wo = linear_backward_input(dropout_backward(dx1, saved5), saved4)
@@ -108,13 +134,14 @@ def backward_weight(pending):
     gradients["attention.wqkv"], gradients["attention.bqkv"] = linear_backward_weight(pending_wqkv)
     gradients["attention.wo"], gradients["attention.bo"] = linear_backward_weight(pending_wo)
     gradients["norm2.w"], gradients["norm2.b"] = norm_backward_weight(pending_norm2)
-    gradients |= {f"mlp.{name}": gradient for name, gradient in mlp.backward_weight(pending_mlp).items()}
+    kind, module = ("moe", moe) if isinstance(pending_mlp, moe.Pending) else ("mlp", mlp)
+    gradients |= {f"{kind}.{name}": gradient for name, gradient in module.backward_weight(pending_mlp).items()}
     return {name: gradient for name, gradient in gradients.items() if gradient is not None}
 
 
-def backward(dy, saved):
+def backward(dy, saved, scale=None):
     """Both halves at once: dy (b, s, h)  ->  dx (b, s, h), gradients"""
-    dx, pending = backward_input(dy, saved)
+    dx, pending = backward_input(dy, saved, scale)
     return dx, backward_weight(pending)
 
 
@@ -137,11 +164,12 @@ def attend(qkv, parts, config, layer, place):
     drop = NO_DROPOUT
     if config.dropout:
         drop = Dropout(config.dropout, place.key(layer, ATTENTION), place.sequences, place.heads)
-    core, core_backward = CORES[config.attention]
+    core, core_backward = place.core or CORES[config.attention]
     arguments = q, k, v, True, place.positions, place.positions, drop
     out, saved = core(*arguments)
     again = core if config.recompute == "selective" else None
-    return out.reshape(b, s, n * (heads - 2) * d), (arguments if again else saved, again, core_backward, config, place)
+    saved = arguments if again else saved, again, core_backward, q.shape, config, place
+    return out.reshape(b, s, n * (heads - 2) * d), saved
 
 
 CORES = {
@@ -152,10 +180,9 @@ CORES = {
 
 def attend_backward(dcontext, saved):
     """dcontext (b, s, n g d)  ->  dqkv (b, s, n (g + 2) d)        no weights here, so nothing is pending"""
-    saved, again, core_backward, config, place = saved
+    saved, again, core_backward, (b, s, n, g, d), config, place = saved
     if again:
         _, saved = again(*saved)
-    b, s, n, g, d = saved[0].shape
     dq, dk, dv = core_backward(dcontext.reshape(b, s, n, g, d), saved)
     if config.family == "llama":
         dq, dk = (rope_backward(grad, (place.positions, config.rope_base)) for grad in (dq, dk))
@@ -166,3 +193,8 @@ def attend_backward(dcontext, saved):
 def mlp_part(parameters):
     """The MLP's parameters, by their names in mlp.py."""
     return {name.removeprefix("mlp."): p for name, p in parameters.items() if name.startswith("mlp.")}
+
+
+def moe_part(parameters):
+    """A mixture's parameters, and perhaps its router's bias, by their names in moe.py."""
+    return {name.removeprefix("moe."): p for name, p in parameters.items() if name.startswith("moe.")}

@@ -55,10 +55,12 @@ def blockwise_attention(q, k, v, causal=True, q_positions=None, kv_positions=Non
 
     q (b, s, n, g, d)    k, v (b, t, n, d)    ->  out (b, s, n, g, d), saved; saved.lse is (b, s, n, g)
     causal, q_positions, kv_positions, dropout    as in attention.attention; positions on the host
-    block    positions per block
+    block    positions per block, 1 or more
     A query that sees no key has out 0 and lse -inf. Raises ValueError if the shapes do not fit.
     """
     q_positions, kv_positions = checked_positions(q, k, v, q_positions, kv_positions)
+    if block < 1:
+        raise ValueError(f"block={block}: expected 1 or more positions; nearest 1")
     xp = array_namespace(q)
     queries, keys, values = by_head(wide(q)) * (1 / math.sqrt(q.shape[-1])), shared(wide(k)), shared(wide(v))
     out, lse = xp.empty_like(queries), xp.empty((*queries.shape[:-1], 1), queries.dtype)

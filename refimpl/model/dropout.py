@@ -49,10 +49,15 @@ def dropout(x, rate, key, indices):
     """Drop elements of x with probability `rate`, scale the rest so that the mean stays.
 
     x (...)    key, indices as in `keep_mask`, an index per axis of x  ->  y (...), saved: one byte per element
-    rate 0 gives x itself, and nothing saved.
+    rate 0 gives x itself, and nothing saved. Raises ValueError unless the indices number exactly x's elements: one mask
+    for several sequences would fit, too.
     """
     if rate == 0:
         return x, (None, 0.0)
+    lengths = tuple(map(len, indices))
+    if lengths != x.shape:
+        raise ValueError(f"indices number {lengths} elements, but x is {x.shape}; expected an index for each axis, as "
+                         "long as the axis")
     mask = keep_mask(rate, key, indices, x)
     return apply_mask(x, mask, rate), (mask, rate)
 

@@ -35,15 +35,20 @@ def linear(x, w, b=None):
     A fused matrix may keep its parts on axes of their own: w (I, 2, H) and b (2, H), say, with O = 2 H; y is (..., O).
     Raises ValueError if the shapes do not fit.
     """
+    check_linear(x, w, b)
+    y = wide(x) @ wide(matrix(w))
+    if b is not None:
+        y += wide(b).reshape(y.shape[-1])
+    return narrow(y, x.dtype), (x, w, b)
+
+
+def check_linear(x, w, b=None):
+    """ValueError unless x (..., I), w (I, O) or (I, ...) and b, as w without I, or None, fit each other."""
     array_namespace(x, w, b)
     if x.ndim < 1 or w.ndim < 2 or x.shape[-1] != w.shape[0]:
         raise ValueError(f"x {x.shape} does not fit w {w.shape}; expected x (..., I) and w (I, O)")
     if b is not None and b.shape != w.shape[1:]:
         raise ValueError(f"b {b.shape} does not fit w {w.shape}; expected b {w.shape[1:]}, or None")
-    y = wide(x) @ wide(matrix(w))
-    if b is not None:
-        y += wide(b).reshape(y.shape[-1])
-    return narrow(y, x.dtype), (x, w, b)
 
 
 def matrix(w):

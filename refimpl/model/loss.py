@@ -52,7 +52,7 @@ def cross_entropy(logits, targets, ignore_index=IGNORED, smoothing=0.0):
 def cross_entropy_backward(dtotal, saved):
     """dlogits = dtotal (p - (1 - eps) onehot - eps/V), 0 where the position is ignored.
 
-    dtotal a number or ()    ->  dlogits (..., V)        for the mean loss: dtotal = 1 / max(count, 1)
+    dtotal a number or ()    ->  dlogits (..., V)        for the mean loss: dtotal = 1 / xp.maximum(count, 1)
     """
     p, targets, ignore_index, smoothing, dtype = saved
     xp = array_namespace(p)

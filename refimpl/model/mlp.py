@@ -61,12 +61,21 @@ def activation_pair(name):
     return ACTIVATIONS[name]
 
 
+def check_names(parameters):
+    """ValueError unless both weights are among the parameters."""
+    for name in ("w1", "w2"):
+        if name not in parameters:
+            raise ValueError(f"{name} is missing; expected w1 and w2, and b1 and b2 where there are biases, not "
+                             f"{', '.join(parameters) or 'nothing'}")
+
+
 def forward(x, parameters, activation="gelu"):
     """y = activation(x w1 + b1) w2 + b2.
 
     x (..., I)    activation "gelu", "relu" or "swiglu"    ->  y (..., O), saved
-    Raises ValueError for an unknown activation or shapes that do not fit.
+    Raises ValueError for an unknown activation, a missing weight or shapes that do not fit.
     """
+    check_names(parameters)
     function, function_backward = activation_pair(activation)
     a, saved1 = layers.linear(x, parameters["w1"], parameters.get("b1"))
     h, saved_activation = function(a)

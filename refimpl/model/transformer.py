@@ -6,6 +6,7 @@
 
 `embed`, `block` and `head` are the pieces that a pipeline stage is made of; each has its backward, split where it has
 an input to pass a gradient to. A tied table (GPT-2) has two gradients, from `embed` and from `head`, which are added.
+With experts in place of the MLPs `total` includes their auxiliary losses, and `routed` says what became of the tokens.
 Sizes, names and shapes: config.py. One layer, what it keeps and what recomputation saves: block.py.
 
 About 2 (N + h V) + 4 s h L FLOPs a token forward, twice that backward (without recomputation).
@@ -15,7 +16,7 @@ Letters: b sequences, s positions, h hidden, V vocabulary, L layers, N parameter
 from refimpl.arrays import integers
 from refimpl.model import block
 from refimpl.model.block import Place, whole  # noqa: F401    also found here
-from refimpl.model.config import Config, block_shapes, init, of_block, shapes  # noqa: F401    also found here
+from refimpl.model.config import Config, block_shapes, check_parameters, init, of_block, shapes  # noqa: F401    also found here
 from refimpl.model.dropout import EMBEDDING, dropout, dropout_backward
 from refimpl.model.embedding import (
     embedding,
@@ -38,20 +39,35 @@ def embed(tokens, parameters, config, place=None):
 
     tokens (b, s) integers    place: which part of the batch they are, the whole of it if None
     ->  x (b, s, h), saved
-    Raises ValueError for a token that is not in the vocabulary or, for gpt2, a position it has not learned.
+    Raises ValueError for a token that is not in the vocabulary, a place of other sizes or, for gpt2, a position it has
+    not learned.
     """
-    place = whole(tokens, config) if place is None else place
+    place = checked_place(tokens, config, place)
     x, saved_tokens = embedding(tokens, parameters["embedding.tokens"])
     if config.family == "llama":
         return x, (saved_tokens, None, None)
     table = parameters["embedding.positions"]
-    if len(place.positions) and max(place.positions) >= config.context:
-        raise ValueError(f"position {max(place.positions)} is beyond context={config.context}, the positions that this "
-                         f"model has learned; a sequence may have at most {config.context}")
     positions, _ = embedding(integers(place.positions, tokens), table)
     axes = place.sequences, place.positions, range(config.hidden)
     x, saved_dropout = dropout(add(x, positions), config.dropout, place.key(0, EMBEDDING), axes)
     return x, (saved_tokens, (place.positions, table), saved_dropout)
+
+
+def checked_place(tokens, config, place=None):
+    """`place`, or the whole batch if None: ValueError unless it numbers the tokens (b, s), at positions that exist."""
+    if tokens.ndim != 2:
+        raise ValueError(f"tokens {tokens.shape}: expected (b, s); tokens[None] makes a batch of one sequence")
+    place = whole(tokens, config) if place is None else place
+    if (len(place.sequences), len(place.positions)) != tokens.shape:
+        raise ValueError(f"place numbers {len(place.sequences)} sequences and {len(place.positions)} positions, but "
+                         f"tokens are {tokens.shape}")
+    integers(place.positions, tokens)                                                  # or it says so
+    if len(place.positions) and min(place.positions) < 0:
+        raise ValueError(f"position {min(place.positions)}: expected 0 or more")
+    if config.family == "gpt2" and len(place.positions) and max(place.positions) >= config.context:
+        raise ValueError(f"position {max(place.positions)} is beyond context={config.context}, the positions that this "
+                         f"model has learned; a sequence may have at most {config.context}")
+    return place
 
 
 def embed_backward(dx, saved):
@@ -97,8 +113,10 @@ def forward(tokens, parameters, config, place=None):
     """The whole model.
 
     tokens (b, s) integers    parameters: dict by name, see config.shapes    ->  logits (b, s, V), saved
+    Raises ValueError as `embed` does, and for parameters that are not this model's.
     """
-    place = whole(tokens, config) if place is None else place
+    check_parameters(parameters, shapes(config))
+    place = checked_place(tokens, config, place)
     x, saved_embed = embed(tokens, parameters, config, place)
     blocks = []
     for layer in range(config.layers):
@@ -108,13 +126,16 @@ def forward(tokens, parameters, config, place=None):
     return logits, (saved_embed, blocks, saved_head)
 
 
-def backward(dlogits, saved):
-    """dlogits (b, s, V)  ->  gradients, a dict with the names and shapes of the parameters"""
+def backward(dlogits, saved, scale=None):
+    """dlogits (b, s, V)  ->  gradients, a dict with the names and shapes of the parameters
+
+    scale    what the total loss is multiplied by; asked for where experts have an auxiliary loss: see block.py
+    """
     saved_embed, blocks, saved_head = saved
     dx, pending = head_backward_input(dlogits, saved_head)
     gradients = head_backward_weight(pending)
     for layer in reversed(range(len(blocks))):
-        dx, mine = block.backward(dx, blocks[layer])
+        dx, mine = block.backward(dx, blocks[layer], scale)
         gradients |= {f"blocks.{layer}.{name}": gradient for name, gradient in mine.items()}
     return added(gradients, embed_backward(dx, saved_embed))
 
@@ -125,17 +146,28 @@ def added(gradients, more):
     return gradients | more | both
 
 
+def routed(saved):
+    """What became of the tokens, in each layer with experts: {"blocks.0.moe": moe.Routed, ...}. Of `forward`'s saved"""
+    found = {f"blocks.{layer}.moe": block.routed(kept) for layer, kept in enumerate(saved[1])}
+    return {name: report for name, report in found.items() if report is not None}
+
+
+def balance(saved):
+    """The auxiliary losses of all layers, coefficients included: (), or 0 for a dense model. Of `forward`'s saved"""
+    return sum(report.balance for report in routed(saved).values())
+
+
 def loss(tokens, targets, parameters, config, place=None, ignore_index=IGNORED, smoothing=0.0):
-    """The whole model and its cross-entropy with the tokens that should come next.
+    """The whole model and its cross-entropy with the tokens that should come next; experts' auxiliary losses added.
 
     tokens (b, s), targets (b, s) integers    ->  total (), count (), saved        the mean is total / max(count, 1)
     """
     logits, saved = forward(tokens, parameters, config, place)
     total, count, saved_loss = cross_entropy(logits, targets, ignore_index, smoothing)
-    return total, count, (saved, saved_loss)
+    return total + balance(saved) if config.balance else total, count, (saved, saved_loss)
 
 
 def loss_backward(dtotal, saved):
-    """dtotal a number or (), 1 / max(count, 1) for the mean loss  ->  gradients by name"""
+    """dtotal a number or (), 1 / xp.maximum(count, 1) for the mean loss  ->  gradients by name"""
     saved, saved_loss = saved
-    return backward(cross_entropy_backward(dtotal, saved_loss), saved)
+    return backward(cross_entropy_backward(dtotal, saved_loss), saved, dtotal)

@@ -16,19 +16,20 @@ the forward once more. Kept for backward, bytes in float16 for a GPT-2 style lay
 (Korthikanti et al. 2022, table 2.) Dropout masks go by global numbers (model/dropout.py): outside the brackets ranks
 with the same positions drop the same elements; ranks with other positions, heads or sequences drop others; and all
 together drop what one device drops. Mirrors model/block.py.
+
+A mixture of experts in the MLP's place: expert.py. Its groups come in `place.experts`: expert_groups.py.
 Letters: b sequences, s positions, h hidden, a query heads, t ranks; a subscript r marks the rank's own.
 """
 
 from dataclasses import replace
 from typing import NamedTuple
 
-from refimpl.model.block import Place
+from refimpl.model import mlp
+from refimpl.model.block import Place, mlp_part, moe_part
 from refimpl.model.dropout import MLP, PROJECTION, dropout, dropout_backward
 from refimpl.model.layers import add
-from refimpl.model.mlp import activation_pair
-from refimpl.model.mlp import backward_weight as mlp_backward_weight
 from refimpl.model.norms import norm, norm_backward_input, norm_backward_weight
-from refimpl.parallel import heads, sequence, shards, tensor
+from refimpl.parallel import expert, expert_groups, feed_forward, heads, sequence, shards, tensor
 
 
 def forward(x, parameters, config, comm, layer=0, place=None, sequence_parallel=False):
@@ -36,19 +37,23 @@ def forward(x, parameters, config, comm, layer=0, place=None, sequence_parallel=
 
     x (b, s, h), the same on every rank; sequence-parallel: (b, s_r, h)    layer: its number, for dropout
     parameters    the rank's own, by name: shards.shard
-    place         which part of the batch the group has, all s positions; all of it if None. Its heads are filled in
+    place         which part of the batch the group has, all s positions; all of it if None. Its heads are filled in.
+                  Its `experts` are the groups of a mixture, else all tp ranks have a part of every expert
     ->            y as x, saved
     ValueError for heads or a sequence that cannot be cut, or parameters of another cut, before anything is sent.
     """
-    shards.check_block(parameters, config, comm.rank, comm.size)
+    groups = place.experts if place is not None else None
+    if config.experts:
+        expert_groups.check_place(place, comm, sequence_parallel)
+    shards.check_block(parameters, config, comm.rank, comm.size, groups and groups.share)
     inside, outside = places(x, config, comm, place, sequence_parallel)
-    arguments = Restart(x, parameters, config, comm, layer, inside, outside, sequence_parallel)
+    arguments = x, parameters, config, comm, layer, inside, outside, sequence_parallel
     y, saved = _forward(*arguments)
-    return y, arguments if config.recompute == "full" else saved
+    return y, Restart(*arguments, routed(saved)) if config.recompute == "full" else saved
 
 
 class Restart(NamedTuple):
-    """All that full recomputation keeps: the arguments of the forward."""
+    """All that full recomputation keeps: the arguments of the forward; and what it had to report."""
 
     x: object
     parameters: dict
@@ -58,6 +63,7 @@ class Restart(NamedTuple):
     inside: Place
     outside: Place
     sequence_parallel: bool
+    routed: object
 
 
 def places(x, config, comm, place=None, sequence_parallel=False):
@@ -80,33 +86,45 @@ def places(x, config, comm, place=None, sequence_parallel=False):
 def _forward(x, parameters, config, comm, layer, inside, outside, sequence_parallel):
     linear = sequence if sequence_parallel else tensor
     part, axes = parameters.get, (outside.sequences, outside.positions, range(config.hidden))
-    activation, activation_backward = activation_pair(config.activation)
     n1, saved1 = norm(x, part("norm1.w"), part("norm1.b"), config.epsilon)
     branch, saved2 = heads.attention_forward(n1, attention_part(parameters), config, comm, layer, inside, linear)
     branch, saved3 = dropout(branch, config.dropout, outside.key(layer, PROJECTION), axes)
     x1 = add(x, branch)
     n2, saved4 = norm(x1, part("norm2.w"), part("norm2.b"), config.epsilon)
-    a, saved5 = linear.column_parallel(n2, part("mlp.w1"), part("mlp.b1"), comm)
-    a, saved6 = activation(a)
-    branch, saved7 = linear.row_parallel(a, part("mlp.w2"), part("mlp.b2"), comm)
-    branch, saved8 = dropout(branch, config.dropout, outside.key(layer, MLP), axes)
-    saved_mlp = saved5, saved6, activation_backward, saved7
-    return add(x1, branch), (saved1, saved2, saved3, saved4, saved_mlp, saved8, linear)
+    if config.experts:
+        branch, saved5 = expert.forward(n2, moe_part(parameters), config, comm, outside.experts, outside.positions,
+                                        sequence_parallel)
+    else:
+        branch, saved5 = feed_forward.forward(n2, mlp_part(parameters), comm, linear, config.activation)
+    branch, saved6 = dropout(branch, config.dropout, outside.key(layer, MLP), axes)
+    return add(x1, branch), (saved1, saved2, saved3, saved4, saved5, saved6)
 
 
-def backward_input(dy, saved):
-    """The urgent half: dy as y  ->  dx as x, pending"""
+def routed(saved):
+    """What became of a mixture's tokens: `moe.Routed`, from what `forward` saved; None for an MLP.
+
+    Addends: sum them over dp_cp and, sequence-parallel, tp.
+    """
     if isinstance(saved, Restart):
-        _, saved = _forward(*saved._replace(config=replace(saved.config, recompute="none")))
-    saved1, saved2, saved3, saved4, (saved5, saved6, activation_backward, saved7), saved8, linear = saved
-    da, pending_w2 = linear.row_parallel_backward_input(dropout_backward(dy, saved8), saved7)
-    da = activation_backward(da, saved6)
-    dn2, pending_w1 = linear.column_parallel_backward_input(da, saved5)
+        return saved.routed
+    return getattr(saved[4], "routed", None)
+
+
+def backward_input(dy, saved, scale=None):
+    """The urgent half: dy as y  ->  dx as x, pending        scale: as in model/block.py, the same on every rank"""
+    if isinstance(saved, Restart):
+        _, saved = _forward(*saved._replace(config=replace(saved.config, recompute="none"))[:-1])
+    saved1, saved2, saved3, saved4, saved5, saved6 = saved
+    dbranch = dropout_backward(dy, saved6)
+    if isinstance(saved5, expert.Saved):
+        dn2, pending_mlp = expert.backward_input(dbranch, saved5, scale)
+    else:
+        dn2, pending_mlp = feed_forward.backward_input(dbranch, saved5)
     dx1, pending_norm2 = norm_backward_input(dn2, saved4)
     dx1 = add(dy, dx1)
     dn1, pending_attention = heads.attention_backward_input(dropout_backward(dx1, saved3), saved2)
     dx, pending_norm1 = norm_backward_input(dn1, saved1)
-    return add(dx1, dx), (pending_norm1, pending_attention, pending_norm2, (pending_w1, pending_w2))
+    return add(dx1, dx), (pending_norm1, pending_attention, pending_norm2, pending_mlp)
 
 
 def backward_weight(pending):
@@ -119,13 +137,14 @@ def backward_weight(pending):
     gradients["norm1.w"], gradients["norm1.b"] = norm_backward_weight(pending_norm1)
     gradients |= {f"attention.{name}": g for name, g in heads.attention_backward_weight(pending_attention).items()}
     gradients["norm2.w"], gradients["norm2.b"] = norm_backward_weight(pending_norm2)
-    gradients |= {f"mlp.{name}": g for name, g in mlp_backward_weight(pending_mlp).items()}
+    kind, half = ("moe", expert) if isinstance(pending_mlp, expert.Pending) else ("mlp", mlp)
+    gradients |= {f"{kind}.{name}": g for name, g in half.backward_weight(pending_mlp).items()}
     return {name: gradient for name, gradient in gradients.items() if gradient is not None}
 
 
-def backward(dy, saved):
+def backward(dy, saved, scale=None):
     """Both halves at once: dy as y  ->  dx as x, gradients"""
-    dx, pending = backward_input(dy, saved)
+    dx, pending = backward_input(dy, saved, scale)
     return dx, backward_weight(pending)
 
 

@@ -32,6 +32,7 @@ def check_heads(config, size):
     Names the sizes that work.
     """
     heads, kv = config.heads, config.kv_heads
+    tensor.check_size(size)
     if heads % size or (kv % size and size % kv):
         works = [k for k in range(1, heads + 1) if heads % k == 0 and (kv % k == 0 or k % kv == 0)]
         *most, last = map(str, works)
@@ -100,9 +101,11 @@ def shard_attention(parameters, config, rank, size):
 def unshard_attention(shards, config):
     """The whole parameters (or finished gradients) again: shard_attention's inverse. Of copies the first rank's counts.
 
-    shards: each rank's dict, in order
+    shards: each rank's dict, in order    ValueError if one is missing, or no such shard
     """
     share = sharers(config, len(shards))
+    for rank, shard in enumerate(shards):
+        check_shard(shard, config, rank, len(shards))
     found = {}
     for name, p in shards[0].items():
         join, parts = array_namespace(p).concatenate, [shard[name] for shard in shards]
@@ -115,6 +118,21 @@ def unshard_attention(shards, config):
     return found
 
 
+def check_shard(parameters, config, rank, size):
+    """ValueError unless wqkv and wo are those that `rank` of `size` holds.
+
+    With the whole ones everything would fit, too, and be added up `size` times.
+    """
+    queries, kv = query_heads(config, rank, size), kv_heads(config, rank, size)
+    shapes = {"wqkv": (config.hidden, len(kv), len(queries) // len(kv) + 2, config.head),
+              "wo": (len(queries) * config.head, config.hidden)}
+    for name, shape in shapes.items():
+        found = parameters[name].shape if name in parameters else "missing"
+        if found != shape:
+            raise ValueError(f"{name} is {found}, but rank {rank} of {size} holds {shape}: "
+                             "heads.shard_attention(parameters, config, rank, size)")
+
+
 # The operator: wqkv, attend, wo
 
 
@@ -125,9 +143,10 @@ def attention_forward(x, parameters, config, comm, layer=0, place=None, linear=t
     place       which part of the batch x is, see model/block.py; its heads are filled in here
     linear      tensor, or sequence: then x is (b, s_r, h), and so is y; place.positions are all s
     ->          y (b, s, h), the same on every rank, saved        one all-reduce of y
-    ValueError if the heads cannot be cut, before anything is sent.
+    ValueError, before anything is sent, if the heads cannot be cut, or for parameters of another cut.
     """
     mine = query_heads(config, comm.rank, comm.size)
+    check_shard(parameters, config, comm.rank, comm.size)
     wqkv, wo = parameters["wqkv"], parameters["wo"]
     qkv, saved1 = linear.column_parallel(x, wqkv, parameters.get("bqkv"), comm)
     place = replace(whole(qkv, config) if place is None else place, heads=mine)

@@ -25,9 +25,9 @@ wants them equal, as real systems do: `check_length`.
 
 from refimpl.collectives import all_gather, bounds, reduce_scatter
 from refimpl.model import layers
+from refimpl.parallel.tensor import check_size, summed_together
 from refimpl.parallel.tensor import column_parallel_backward_weight as column_parallel_backward_weight
 from refimpl.parallel.tensor import row_parallel_backward_weight as row_parallel_backward_weight
-from refimpl.parallel.tensor import summed_together
 from refimpl.precision import narrow, wide
 
 AXIS = -2                                                    # of the positions: x is (..., s, features)
@@ -55,6 +55,7 @@ def own(length, rank, size):
 
 def check_length(length, size):
     """ValueError unless `length` positions are the same number for each of `size` ranks; names what works."""
+    check_size(size)
     if length % size:
         below, above = length // size * size, -(-length // size) * size
         sizes = [str(k) for k in range(1, length + 1) if length % k == 0]
@@ -69,8 +70,10 @@ def column_parallel(x, w, b, comm):
     """Forward of a linear layer whose inputs are cut along the sequence and whose outputs are cut by features.
 
     x (..., s_r, I)    w (I, O_r)    b (O_r,) or None    ->  y (..., s, O_r), saved    one all-gather of x
-    w may be fused, as in tensor.py. What is kept is the shard of x.
+    w may be fused, as in tensor.py. What is kept is the shard of x. ValueError for shapes that do not fit, before
+    anything is sent.
     """
+    layers.check_linear(x, w, b)
     y, _ = layers.linear(gather(x, comm), w, b)
     return y, (x, w, b, comm)
 
@@ -99,8 +102,9 @@ def row_parallel(x, w, b, comm):
     """Forward of a linear layer whose inputs are cut by features and whose outputs are cut along the sequence.
 
     x (..., s, I_r)    w (I_r, O)    b (O,) or None, the same on every rank    ->  y (..., s_r, O), saved
-    One reduce-scatter of y; then the bias, once.
+    One reduce-scatter of y; then the bias, once. ValueError for shapes that do not fit, before anything is sent.
     """
+    layers.check_linear(x, w, b)
     y, (x, w, _) = layers.linear(x, w)
     y = scatter_sum(y, comm)
     return (y if b is None else layers.add(y, b)), (x, w, b, comm)
@@ -127,11 +131,11 @@ def row_parallel_backward(dy, saved):
 
 def is_addend(name):
     """Whether the gradient of this parameter, named as in model/config.py, is a sum over positions of a shard."""
-    return "norm" in name or name == "embedding.positions"
+    return "norm" in name or name == "embedding.positions" or name.endswith("moe.router")
 
 
 def sum_addends(gradients, comm):
-    """Finish the gradients of norms and position embeddings: one all-reduce of all of them over tp.
+    """Finish the gradients of norms, routers and position embeddings: one all-reduce of all of them over tp.
 
     gradients    dict by name, `is_addend` says which    ->  dict, with new arrays for those, the same on every rank
     """

@@ -64,8 +64,9 @@ def row_parallel(x, w, b, comm):
     """Forward of a linear layer whose inputs are cut.
 
     x (..., I_r)    w (I_r, O)    b (O,) or None, whole on every rank    ->  y (..., O), the same on every rank, saved
-    One all-reduce of y; then the bias, once.
+    One all-reduce of y; then the bias, once. ValueError for shapes that do not fit, before anything is sent.
     """
+    layers.check_linear(x, w, b)
     y, (x, w, _) = layers.linear(x, w)
     y = summed(y, comm)
     return (y if b is None else layers.add(y, b)), (x, w, b)
@@ -121,10 +122,12 @@ def summed_together(arrays, comm):
 def shard_mlp(parameters, rank, size):
     """The part of an MLP's parameters that `rank` of `size` holds (copies).
 
-    w1 (I, H) -> (I, H_r), b1 (H,) -> (H_r,), w2 (H, O) -> (H_r, O), b2 (O,) -> whole    ValueError for a wrong rank
+    w1 (I, H) -> (I, H_r), b1 (H,) -> (H_r,), w2 (H, O) -> (H_r, O), b2 (O,) -> whole
+    ValueError for a wrong rank, or a weight that is missing.
     A gated w1 (I, 2, H) is cut along H, too: a rank gets the gates of its ups. Half of 2 H columns would be all gates.
     """
     check_rank(rank, size)
+    mlp.check_names(parameters)
     b = bounds(parameters["w2"].shape[0], size)
     mine = slice(b[rank], b[rank + 1])
     cut = {"w1": (..., mine), "b1": (..., mine), "w2": mine, "b2": slice(None)}
@@ -139,8 +142,15 @@ def unshard_mlp(shards):
             for name, whole in shards[0].items()}
 
 
+def check_size(size):
+    """ValueError unless there is a rank at all."""
+    if size < 1:
+        raise ValueError(f"tp={size}: expected 1 or more ranks; nearest 1")
+
+
 def check_rank(rank, size):
     """ValueError unless 0 <= rank < size."""
+    check_size(size)
     if not 0 <= rank < size:
         raise ValueError(f"rank={rank} of size={size}: expected 0 to {size - 1}")
 
@@ -151,6 +161,7 @@ def mlp_forward(x, parameters, comm, activation="gelu"):
     x (..., I), the same on every rank    parameters: the rank's own, from `shard_mlp`    activation as in model/mlp.py
     ->  y (..., O), the same on every rank, saved    one all-reduce of y
     """
+    mlp.check_names(parameters)
     forward, backward = mlp.activation_pair(activation)
     a, saved1 = column_parallel(x, parameters["w1"], parameters.get("b1"), comm)
     h, saved_activation = forward(a)

@@ -42,7 +42,11 @@ def shard_table(w, rank, size, multiple=1):
 
 
 def unshard_table(shards, vocabulary):
-    """The whole table (or gradient) without the padding: shard_table's inverse.  shards: each rank's, in order"""
+    """The whole table (or gradient) without the padding: shard_table's inverse.
+
+    shards: each rank's, in order  ->  (vocabulary, h), a copy    ValueError for shards of too few ids
+    """
+    check_share(shards[0].shape[0], vocabulary, len(shards))
     return array_namespace(*shards).concatenate(shards)[:vocabulary].copy()
 
 
@@ -67,7 +71,7 @@ def embedding(ids, w, vocabulary, comm, sequence_parallel=False):
     """
     array_namespace(ids, w)
     check_indices(ids, vocabulary, "ids")
-    _check_share(w.shape[0], vocabulary, comm)
+    check_share(w.shape[0], vocabulary, comm.size)
     local, here = _local(ids, w.shape[0], comm)
     y, saved = single.embedding(local, w)
     y = y * here[..., None].astype(y.dtype)
@@ -124,7 +128,7 @@ def cross_entropy(logits, targets, vocabulary, comm, ignore_index=IGNORED, smoot
     """
     xp = array_namespace(logits, targets)
     targets, counted = checked_targets(logits, targets, vocabulary, ignore_index, smoothing)
-    _check_share(logits.shape[-1], vocabulary, comm)
+    check_share(logits.shape[-1], vocabulary, comm.size)
     places, here = _local(targets, logits.shape[-1], comm)
     real = _real(logits.shape[-1], vocabulary, comm, logits)
     z = xp.where(real, wide(logits), -xp.inf)
@@ -171,11 +175,11 @@ def checked_targets(like, targets, vocabulary, ignore_index=IGNORED, smoothing=0
     return targets, counted
 
 
-def _check_share(each, vocabulary, comm):
+def check_share(each, vocabulary, size):
     """ValueError if `each` ids on every rank are too few for the vocabulary: a table that was cut for more ranks."""
-    if each * comm.size < vocabulary:
-        raise ValueError(f"{each} ids on each of {comm.size} ranks do not make {vocabulary}; expected "
-                         f"{padded(vocabulary, comm.size) // comm.size} or more on each: shard_table(w, rank, size)")
+    if each * size < vocabulary:
+        raise ValueError(f"{each} ids on each of {size} ranks do not make {vocabulary}; expected "
+                         f"{padded(vocabulary, size) // size} or more on each: shard_table(w, rank, size)")
 
 
 def _real(each, vocabulary, comm, like):

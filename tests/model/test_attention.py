@@ -164,6 +164,10 @@ def test_joining_the_heads_of_the_output_is_a_view(kind):
     ([(1, 2, 3, 1, 4), (1, 2, 3, 4), (1, 3, 3, 4)], {}, r"v \(1, 3, 3, 4\) do not fit"),
     ([(1, 2, 3, 1, 4), (1, 5, 3, 4), (1, 5, 3, 4)], {"kv_positions": range(4)},
      "kv_positions has 4 entries; expected 5, one for each position"),
+    ([(2, 2, 3, 2, 4), (2, 2, 3, 4), (2, 2, 3, 4)], {"dropout": Dropout(0.5, (1,), range(1), range(6))},
+     r"dropout numbers 1 sequences and 6 heads, but q \(2, 2, 3, 2, 4\) has 2 and 6"),          # it would broadcast
+    ([(2, 2, 3, 2, 4), (2, 2, 3, 4), (2, 2, 3, 4)], {"dropout": Dropout(0.5, (1,), range(2), range(3))},
+     "dropout numbers 2 sequences and 3 heads"),
     ([(1, 2, 3, 1, 4), (1, 5, 3, 4), (1, 5, 3, 4)], {"q_positions": [1]}, "q_positions has 1 entries; expected 2"),
 ])
 def test_what_does_not_fit_is_named(kind, shapes, options, says):

@@ -17,7 +17,7 @@ GPT2 = Config("gpt2", 5, 4, 1, 2, ffn=5, context=9, dropout=0.3)
 LLAMA = Config("llama", 5, 8, 1, 4, kv_heads=2, ffn=5)
 CONFIGS = {"gpt2": GPT2, "gpt2 without dropout": replace(GPT2, dropout=0.0), "gpt2 grouped": replace(GPT2, kv_heads=1),
            "gpt2 one head": replace(GPT2, heads=1, kv_heads=1), "llama": LLAMA,
-           "llama one key head": replace(LLAMA, kv_heads=1)}
+           "llama one key head": replace(LLAMA, hidden=16, kv_heads=1, rope_base=7.0, epsilon=0.1)}
 
 
 def parameters(xp, config, dtype="float64"):
@@ -28,6 +28,47 @@ def parameters(xp, config, dtype="float64"):
 
 def example(xp, config, b=2, s=3):
     return draw(xp, b, s, config.hidden), parameters(xp, config), draw(xp, b, s, config.hidden, seed=1)
+
+
+def definition(x, p, config):
+    """A layer without dropout, head by head, as the papers write it."""
+    gpt2, d, g = config.family == "gpt2", config.head, config.group
+    s, p = x.shape[1], {name: to_host(a) for name, a in p.items()}
+
+    def normed(x, name):
+        x = x - x.mean(-1, keepdims=True) if gpt2 else x
+        return x / np.sqrt((x**2).mean(-1, keepdims=True) + config.epsilon) * p[name + ".w"] + p.get(name + ".b", 0)
+
+    def turned(x):                                               # (b, s, d), as complex numbers
+        angle = np.outer(np.arange(s), config.rope_base ** (-2 * np.arange(d // 2) / d))
+        z = (x[..., :d // 2] + 1j * x[..., d // 2:]) * np.exp(1j * angle)
+        return np.concatenate([z.real, z.imag], -1)
+
+    n1, contexts = normed(x, "norm1"), []
+    for head in range(config.heads):
+        group, member = divmod(head, g)                          # of each group: its queries, then its key and value
+        q, k, v = (n1 @ p["attention.wqkv"][:, group, part] + (p["attention.bqkv"][group, part] if gpt2 else 0)
+                   for part in (member, g, g + 1))
+        q, k = (q, k) if gpt2 else (turned(q), turned(k))
+        weights = np.exp(q @ k.swapaxes(1, 2) / d**0.5) * np.tri(s)
+        contexts.append(weights / weights.sum(-1, keepdims=True) @ v)
+    x = x + np.concatenate(contexts, -1) @ p["attention.wo"] + p.get("attention.bo", 0)
+    n2, w1 = normed(x, "norm2"), p["mlp.w1"]
+    if gpt2:
+        z = n2 @ w1 + p["mlp.b1"]
+        a = z / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (z + 0.044715 * z**3)))
+    else:
+        gate, up = n2 @ w1[:, 0], n2 @ w1[:, 1]
+        a = gate / (1 + np.exp(-gate)) * up
+    return x + a @ p["mlp.w2"] + p.get("mlp.b2", 0)
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_forward_is_the_definition(xp, config):
+    """Epsilon and the base of the rotation are those of the config: a backward that errs alike would not notice."""
+    config = replace(config, dropout=0.0, epsilon=0.1, rope_base=7.0)
+    x, p, _ = example(xp, config, s=5)
+    assert relative(block.forward(x, p, config)[0], definition(to_host(x), p, config)) < 1e-14
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
@@ -134,18 +175,22 @@ def test_positions_may_lie_in_any_order(xp, config, attention):
         assert np.linalg.norm(to_host(gradients2[name]) - to_host(gradients[name])) < 1e-13 * norm
 
 
-def test_every_site_has_a_mask_of_its_own(xp):
+def masks(xp, layer=0, **numbers):
+    """Of a layer's three sites: attention (b, n, g, s, s), projection and MLP (b, s, h)."""
     x, p, _ = example(xp, GPT2, b=8, s=8)
-    _, (_, _, core, _, (mask1, _), _, _, (mask2, _)) = block.forward(x, p, GPT2)
-    assert 0.2 < (to_host(mask1) != to_host(mask2)).mean() < 0.6                  # 2 * 0.3 * 0.7 = 0.42 expected
-    assert core[0][4].shape == (8, 2, 1, 8, 8)
+    _, saved = block.forward(x, p, GPT2, layer, block.whole(x, GPT2, **numbers))
+    _, _, core, _, (projection, _), _, _, (mlp, _) = saved
+    return [to_host(mask) for mask in (core[0][4], projection, mlp)]
 
 
-def test_layers_and_steps_drop_other_elements(xp):
-    x, p, _ = example(xp, GPT2)
-    y, _ = block.forward(x, p, GPT2, 0)
-    for layer, place in ((1, None), (0, block.whole(x, GPT2, step=1)), (0, block.whole(x, GPT2, seed=1))):
-        assert relative(block.forward(x, p, GPT2, layer, place)[0], y) > 0.01
+def test_every_site_layer_step_and_seed_has_a_mask_of_its_own(xp):
+    first = masks(xp)
+    assert [mask.shape for mask in first] == [(8, 2, 1, 8, 8), (8, 8, 4), (8, 8, 4)]
+    pairs = [first[1:]]
+    for others in (masks(xp, layer=1), masks(xp, step=1), masks(xp, seed=1)):
+        pairs += zip(first, others, strict=True)
+    for one, other in pairs:
+        assert 0.3 < (one != other).mean() < 0.54                                     # 2 * 0.3 * 0.7 = 0.42 expected
 
 
 def test_a_rank_with_some_of_the_heads_has_its_part_of_the_context(xp):

@@ -93,6 +93,14 @@ def test_keys_that_no_query_may_see_are_not_even_looked_at(xp):
     assert (to_host(saved.lse) == -np.inf).all()
 
 
+@pytest.mark.parametrize("block", [0, -1])
+def test_a_block_without_positions_is_named(block):
+    """With -1 there would be no blocks at all, and an output that nobody has written."""
+    q, k, v, _ = example(np)
+    with pytest.raises(ValueError, match=f"block={block}: expected 1 or more positions; nearest 1"):
+        blockwise_attention(q, k, v, block=block)
+
+
 @pytest.mark.parametrize("s", [512, 1024])
 def test_memory_grows_with_the_sequence_not_with_its_square(s):
     """Forward and backward together, everything that is ever held: less than half of one s x s matrix per head."""

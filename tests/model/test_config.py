@@ -43,6 +43,22 @@ def test_a_llama_has_neither_biases_nor_positions_and_a_head_of_its_own():
     assert not [name for name in names if name.rpartition(".")[2].startswith("b") or "positions" in name]
 
 
+def test_experts_take_the_place_of_the_mlp_and_have_no_biases():
+    for family, first in (("gpt2", (12,)), ("llama", (12, 2))):
+        c = Config(family, 11, 12, 1, 3, experts=5, top_k=2, expert_ffn=7, shared_experts=2)
+        found = {name.removeprefix("moe."): shape for name, shape in block_shapes(c).items() if name[0] == "m"}
+        assert found == {"router": (12, 5), "w1": (5, *first, 7), "w2": (5, 7, 12),
+                         "shared.w1": (*first, 14), "shared.w2": (14, 12)}
+    assert Config("llama", 11, 12, 1, 3, ffn=9, experts=2).expert_ffn == 9
+
+
+def test_init_draws_what_experts_add_to_the_residual_stream_smaller():
+    c = Config("llama", 11, 64, 8, 4, experts=4, expert_ffn=32, shared_experts=1)
+    p = init(c, np.random.default_rng(5))
+    for name, deviation in (("router", 0.02), ("w1", 0.02), ("w2", 0.005), ("shared.w1", 0.02), ("shared.w2", 0.005)):
+        assert abs(p[f"blocks.3.moe.{name}"].std() / deviation - 1) < 0.1
+
+
 def test_sizes_that_are_not_given_have_their_usual_values():
     gpt2, llama = Config("gpt2", 11, 12, 1, 3), Config("llama", 11, 12, 1, 3)
     assert (gpt2.ffn, gpt2.kv_heads, gpt2.head, gpt2.group, gpt2.tied, gpt2.activation) == (48, 3, 4, 1, True, "gelu")
@@ -90,6 +106,24 @@ def test_a_blocks_part_are_the_same_arrays_by_shorter_names():
     ({"kv_heads": 0}, "kv_heads=0: expected 1 or more"),
     ({"ffn": 0}, "ffn=0: expected 1 or more"),
     ({"context": 0}, "context=0: expected 1 or more"),
+    ({"hidden": 768.0}, "hidden=768.0: expected a whole number, 1 or more"),
+    ({"heads": "12"}, "heads='12': expected a whole number"),
+    ({"epsilon": -1e-5}, "epsilon=-1e-05: expected more than 0; usual is 1e-05"),
+    ({"family": "llama", "rope_base": 0.0}, "rope_base=0.0: expected more than 0; usual is 10000"),
+    ({"experts": -1}, "experts=-1: expected 0 or more; nearest 0"),
+    ({"experts": 4, "top_k": 5}, "top_k=5: there are experts=4, and a token uses each at most once; nearest 4"),
+    ({"experts": 4, "top_k": 0}, "top_k=0: expected 1 or more"),
+    ({"experts": 4, "router": "topk-softmax"}, "router='topk-softmax' with top_k=1: a single weight is always 1, and "
+                                               "the router would not learn; expected router='softmax-topk', or top_k"),
+    ({"experts": 4, "router": "sigmoid"}, "router='sigmoid' with top_k=1"),
+    ({"router": "softmax"}, "router='softmax': expected one of softmax-topk, topk-softmax, sigmoid; nearest"),
+    ({"drop": "random"}, "drop='random': expected one of position, probability"),
+    ({"experts": 4, "capacity_factor": 0}, "capacity_factor=0: expected more than 0, such as 1.0, or None"),
+    ({"balance": -0.1}, "balance=-0.1: expected 0 or more"),
+    ({"bias_rate": -1}, "bias_rate=-1: expected 0 or more"),
+    ({"expert_ffn": 0}, "expert_ffn=0: expected 1 or more"),
+    ({"shared_experts": -2}, "shared_experts=-2: expected 0 or more"),
+    ({"min_capacity": -1}, "min_capacity=-1: expected 0 or more"),
 ])
 def test_sizes_that_do_not_fit_are_named_with_what_works(options, says):
     with pytest.raises(ValueError, match=says):

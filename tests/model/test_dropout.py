@@ -101,6 +101,15 @@ def test_no_elements_no_mask(xp):
     assert y.shape == saved[0].shape == (0, 3)
 
 
+@pytest.mark.parametrize("indices", [
+    (range(1), range(3), range(4)),                      # one mask for both sequences: it would broadcast
+    (range(3), range(4)), (range(3), range(3), range(4)), (range(2), range(3), range(4), range(1))])
+def test_indices_that_do_not_number_x_are_named(xp, indices):
+    lengths = ", ".join(str(len(index)) for index in indices)
+    with pytest.raises(ValueError, match=rf"indices number \({lengths}\) elements, but x is \(2, 3, 4\)"):
+        dropout(xp.ones((2, 3, 4)), 0.5, KEY, indices)
+
+
 @pytest.mark.parametrize("rate", [-0.1, 1.0, 1.5, float("nan")])
 def test_a_rate_that_is_none_is_named(rate):
     with pytest.raises(ValueError, match=f"dropout={rate}: expected at least 0 and less than 1"):

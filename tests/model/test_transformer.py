@@ -114,6 +114,54 @@ def test_rotary_positions_may_start_anywhere(xp):
 
 
 @by_family
+def test_the_head_is_the_last_norm_and_the_output_table(xp, config):
+    config = replace(config, epsilon=0.1)
+    p, x = parameters(xp, config), draw(xp, 2, 3, config.hidden)
+    host, p_host = to_host(x), {name: to_host(a) for name, a in p.items()}
+    centred = host - host.mean(-1, keepdims=True) if config.family == "gpt2" else host
+    normed = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 0.1) * p_host["norm.w"] + p_host.get("norm.b", 0)
+    table = p_host["embedding.tokens" if config.family == "gpt2" else "head.tokens"]
+    assert relative(T.head(x, p, config)[0], normed @ table.T) < 1e-15
+
+
+@by_family
+def test_another_number_may_stand_for_ignored_positions(xp, config):
+    p, (tokens, targets) = parameters(xp, config), example(xp, config)
+    other = xp.where(targets == -1, 2, xp.where(targets == 2, 3, targets))           # 2 is a class, too
+    first, second = (mean_loss(tokens, t, p, config, ignore_index=i)
+                     for t, i in ((xp.where(other == 2, -1, other), -1), (other, 2)))
+    assert_array_equal(to_host(first[0]), to_host(second[0]))
+    for name, gradient in first[1].items():
+        assert_array_equal(to_host(gradient), to_host(second[1][name]))
+
+
+@by_family
+def test_a_part_of_the_positions_is_embedded_as_in_the_whole(xp, config):
+    """Learned positions and masks go by what the positions are; the gradients of the parts add up."""
+    p, (tokens, _) = parameters(xp, config), example(xp, config, s=4)
+    dx = draw(xp, 2, 4, config.hidden)
+    whole, saved = T.embed(tokens, p, config)
+    expected, sums = T.embed_backward(dx, saved), {}
+    for part in ([0, 3], [2, 1]):
+        x, saved = T.embed(tokens[:, part], p, config, replace(T.whole(tokens, config), positions=part))
+        assert_array_equal(to_host(x), to_host(whole)[:, part])
+        sums = T.added(sums, T.embed_backward(dx[:, part], saved))
+    assert sums.keys() == expected.keys()
+    for name, gradient in expected.items():
+        assert relative(sums[name], to_host(gradient)) < 1e-15
+
+
+def test_the_embedding_has_a_mask_of_its_own():
+    """None of its layers' sites', for one: dropped alike, an element would have no other way through."""
+    config = replace(GPT2, hidden=64)
+    p, (tokens, _) = parameters(np, config), example(np, config, s=4)
+    (_, _, (embedding, _)), blocks, _ = T.forward(tokens, p, config)[1]
+    for saved in blocks:
+        for mask, _ in (saved[4], saved[7]):                                     # projection and MLP, as it (b, s, h)
+            assert 0.2 < (mask != embedding).mean() < 0.44                       # 2 * 0.2 * 0.8 = 0.32 expected
+
+
+@by_family
 def test_A06_the_gradient_does_not_depend_on_how_the_batch_is_split(xp, config):
     p, (tokens, targets) = parameters(xp, config), example(xp, config, b=4)
     total, count, saved = T.loss(tokens, targets, p, config)
@@ -170,3 +218,22 @@ def test_tokens_and_positions_that_do_not_fit_are_named():
                                          "sequence may have at most 4"):
         T.forward(np.zeros((1, 5), int), p, GPT2)
     assert T.forward(np.zeros((1, 9), int), parameters(np, LLAMA), LLAMA)[0].shape == (1, 9, 5)      # no such limit
+
+
+@by_family
+def test_parameters_and_places_of_another_model_are_named(config):
+    """A bias that is missing would make a LayerNorm an RMSNorm, and one number for two sequences one mask for both."""
+    p, (tokens, _) = parameters(np, config), example(np, config)
+    last = list(p)[-1]
+    for changed, says in (({name: x for name, x in p.items() if name != last}, f"{last} is missing, but the model has"),
+                          (p | {"norm.w": np.ones(3)}, r"norm.w is \(3,\), but the model has \(4,\)"),
+                          (p | {"norm.w": np.ones(4, int)}, "norm.w has dtype int64; expected a float")):
+        with pytest.raises(ValueError, match=says):
+            T.forward(tokens, changed, config)
+    for changes, says in (({"sequences": range(1)}, r"place numbers 1 sequences and 3 positions, but tokens are \(2,"),
+                          ({"positions": range(4)}, "place numbers 2 sequences and 4 positions"),
+                          ({"positions": [0, -1, 1]}, "position -1: expected 0 or more")):
+        with pytest.raises(ValueError, match=says):
+            T.forward(tokens, p, config, replace(T.whole(tokens, config), **changes))
+    with pytest.raises(ValueError, match=r"tokens \(3,\): expected \(b, s\); tokens\[None\] makes a batch of one"):
+        T.forward(tokens[0], p, config)

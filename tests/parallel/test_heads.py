@@ -13,7 +13,7 @@ from refimpl.cost import traffic
 from refimpl.model import block as single
 from refimpl.model.config import Config, block_shapes
 from refimpl.model.layers import linear, linear_backward
-from refimpl.parallel import heads
+from refimpl.parallel import heads, sequence, tensor
 
 GPT2 = Config("gpt2", vocabulary=5, hidden=24, layers=1, heads=12, kv_heads=6, dropout=0.2)
 LLAMA = Config("llama", vocabulary=5, hidden=16, layers=1, heads=8, kv_heads=2)
@@ -138,6 +138,39 @@ def test_heads_that_cannot_be_cut_are_named_before_anything_is_sent(query, kv, P
         with pytest.raises(ValueError, match=says):
             run(program, P, ledger=log)
         assert log.messages() == 0
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+@pytest.mark.parametrize(("broken", "says"), [
+    (lambda _: example(GPT2, "float64")[2], r"wqkv is \(24, 6, 4, 2\), but rank . of 2 holds \(24, 3, 4, 2\)"),
+    (lambda p: p | {"wo": np.zeros((24, 24))}, r"wo is \(24, 24\), but rank . of 2 holds \(12, 24\)"),
+    (lambda p: {"wqkv": p["wqkv"]}, r"wo is missing, but rank . of 2 holds \(12, 24\)")])
+def test_parameters_of_another_cut_are_named_before_anything_is_sent(broken, says, sequence_parallel):
+    """The whole ones would fit each other, and be added up twice."""
+    x, _, parameters = example(GPT2, "float64")
+
+    def program(comm):
+        mine = broken(heads.shard_attention(parameters, GPT2, comm.rank, comm.size))
+        heads.attention_forward(x, mine, GPT2, comm, linear=sequence if sequence_parallel else tensor)
+
+    log = Ledger()
+    with pytest.raises(ValueError, match=says):
+        run(program, 2, ledger=log)
+    assert log.messages() == 0
+
+
+def test_shards_that_are_not_all_there_do_not_join():
+    _, _, parameters = example(GPT2, "float64")
+    shards = [heads.shard_attention(parameters, GPT2, rank, 3) for rank in range(3)]
+    with pytest.raises(ValueError, match=r"wqkv is \(24, 2, 4, 2\), but rank 0 of 2 holds \(24, 3, 4, 2\)"):
+        heads.unshard_attention(shards[:2], GPT2)
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_no_ranks_are_named(size):
+    for call in (heads.check_heads, heads.sharers):
+        with pytest.raises(ValueError, match=f"tp={size}: expected 1 or more ranks; nearest 1"):
+            call(GPT2, size)
 
 
 def test_a_rank_that_is_none_is_named():

@@ -11,6 +11,7 @@ from refimpl.arrays import to_host
 from refimpl.cost import traffic
 from refimpl.model import layers, norms
 from refimpl.parallel import sequence
+from refimpl.precision import narrow, wide
 from refimpl.testing import assert_sharded_equal, cut
 
 INPUTS, OUTPUTS = 5, 6                     # lengths: 12 divides by 2, 3 and 4; 7 does not; 3 are fewer than 4 ranks
@@ -182,15 +183,24 @@ def test_the_shard_is_all_that_is_kept_of_x():
     assert run(program, 2) == [True, True]
 
 
-def test_bfloat16_shards_add_up_as_numbers():
-    """Stored as uint16; added as integers they would be something else."""
-    from refimpl.precision import narrow, wide
+@pytest.mark.parametrize(("dtype", "gathered", "scattered"), [("float16", 2, 2), ("bfloat16", 2, 4), ("float32", 4, 4)])
+def test_shards_add_up_as_numbers_and_travel_in_so_many_bytes(xp, dtype, gathered, scattered):
+    """bfloat16 is stored as uint16; added as integers it would be something else, so sums travel as float32."""
+    stored = np.dtype("uint16" if dtype == "bfloat16" else dtype)
     numbers = np.array([[1.0], [2.5], [-3.0], [0.125]], np.float32)
 
     def program(comm):
-        return wide(sequence.scatter_sum(narrow(numbers * (comm.rank + 1), np.dtype("uint16")), comm))
+        with comm.phase("scatter"):
+            mine = sequence.scatter_sum(device_array(xp, narrow(numbers * (comm.rank + 1), stored)), comm)
+        with comm.phase("gather"):
+            whole = sequence.gather(mine, comm)
+        assert mine.dtype == whole.dtype == stored
+        return wide(to_host(whole))
 
-    assert_array_equal(np.concatenate(run(program, 2)), 3 * numbers)
+    log = Ledger()
+    for whole in run(program, 2, ledger=log):
+        assert_array_equal(whole, 3 * numbers)
+    assert log.bytes_sent(phase="scatter") == scattered * 4 and log.bytes_sent(phase="gather") == gathered * 4
 
 
 def test_addends_travel_in_one_all_reduce():

@@ -9,7 +9,7 @@ from refimpl import Ledger, run
 from refimpl.arrays import to_host
 from refimpl.cost import traffic
 from refimpl.model import layers, mlp
-from refimpl.parallel import tensor
+from refimpl.parallel import sequence, tensor
 from refimpl.precision import wide
 from refimpl.testing import assert_sharded_equal
 
@@ -147,6 +147,16 @@ def test_bfloat16_adds_up_as_numbers(xp):
     assert log.bytes_sent() == 4 * 2 * 4
 
 
+@pytest.mark.parametrize("dtype, item", [("float16", 2), ("float32", 4), ("float64", 8)])
+def test_other_numbers_travel_as_they_are_stored(xp, dtype, item):
+    """float16 too: 2 bytes an element."""
+    x, log = np.arange(7).astype(dtype), Ledger()
+    for total in run(lambda comm: to_host(tensor.summed(device_array(xp, x), comm)), 3, ledger=log):
+        assert total.dtype == dtype
+        assert_array_equal(total, 3 * x)
+    assert log.bytes_sent() == item * 2 * 2 * 7
+
+
 @pytest.mark.parametrize("split", ["column", "row"])
 @pytest.mark.parametrize("P", [1, 3])
 def test_split_backward_gives_the_same_bits_as_the_composed_one_and_its_second_half_sends_nothing(split, P):
@@ -190,6 +200,38 @@ def test_A09_the_row_parallel_bias_is_added_once(P, world, xp):
 
     for y in run(exactly, P):
         assert_array_equal(y, expected["y"])             # integers: exact
+
+
+@pytest.mark.parametrize("lin", [tensor, sequence], ids=["tp", "tp+sp"])
+@pytest.mark.parametrize("split", ["column", "row"])
+@pytest.mark.parametrize(("w", "b", "says"), [
+    ((5, 4), 4, r"x \(2, 3, 6\) does not fit w \(5, 4\); expected x \(..., I\) and w \(I, O\)"),
+    ((6, 4), 3, r"b \(3,\) does not fit w \(6, 4\); expected b \(4,\), or None"),
+    ((6, 4), 1, r"b \(1,\) does not fit w \(6, 4\)")])                            # it would broadcast
+def test_shapes_that_do_not_fit_are_named_before_anything_is_sent(lin, split, w, b, says):
+    forward, log = getattr(lin, f"{split}_parallel"), Ledger()
+    with pytest.raises(ValueError, match=says):
+        run(lambda comm: forward(np.zeros((2, 3, 6)), np.zeros(w), np.zeros(b), comm), 2, ledger=log)
+    assert log.messages() == 0
+
+
+def test_no_ranks_are_named():
+    with pytest.raises(ValueError, match="tp=0: expected 1 or more ranks; nearest 1"):
+        tensor.check_rank(0, 0)
+    with pytest.raises(ValueError, match="tp=0: expected 1 or more"):
+        sequence.check_length(4, 0)
+
+
+@pytest.mark.parametrize("name", ["w1", "w2"])
+def test_a_weight_that_is_missing_is_named_before_anything_is_sent(name):
+    parameters, log = mlp.init(np.random.default_rng(0), 2, 4), Ledger()
+    del parameters[name]
+    for program in (lambda comm: tensor.mlp_forward(np.zeros((3, 2)), parameters, comm),
+                    lambda comm: tensor.shard_mlp(parameters, comm.rank, comm.size),
+                    lambda comm: mlp.forward(np.zeros((3, 2)), parameters)):
+        with pytest.raises(ValueError, match=f"{name} is missing; expected w1 and w2, .* not .*b1"):
+            run(program, 2, ledger=log)
+    assert log.messages() == 0
 
 
 def test_shard_mlp_names_a_rank_that_is_none():

@@ -17,12 +17,13 @@ from tp_models import (
     loss_on_ranks,
     model_example,
     on_device,
+    whole_place,
     with_kv,
 )
 
 from refimpl import Ledger, run
 from refimpl.cost import traffic
-from refimpl.parallel import transformer
+from refimpl.parallel import shards, transformer
 
 MODELS = [("gpt2", GPT2, [1, 2, 3, 4]), ("llama", LLAMA, [2, 3, 4]), ("llama 4 kv", with_kv(LLAMA, 4), [2, 4]),
           ("gpt2 3 kv", with_kv(GPT2, 3), [3]), ("llama 1 kv", with_kv(LLAMA, 1), [3, 4]),
@@ -94,6 +95,18 @@ def test_so_the_gradients_are_in_float32(xp, config, sequence_parallel):
 
 
 @both_ways
+def test_another_number_may_stand_for_ignored_positions(sequence_parallel):
+    tokens, targets, whole = model_example(GPT2)
+    assert (targets == -1).any()
+
+    def program(comm, targets, ignored):
+        mine = shards.shard(whole, GPT2, comm.rank, comm.size)
+        return transformer.loss(tokens, targets, mine, GPT2, comm, None, ignored, 0.1, sequence_parallel)[:2]
+
+    assert run(program, 2, targets, -1) == run(program, 2, np.where(targets == -1, 99, targets), 99)
+
+
+@both_ways
 @both_families
 def test_what_ranks_have_alike_gets_gradients_of_the_same_bits(config, sequence_parallel):
     """Else the copies would drift apart, step by step (A11: NVIDIA/Megatron-LM #1446)."""
@@ -149,7 +162,42 @@ def test_a_target_out_of_range_is_named_before_the_forward():
     assert log.messages() == 0
 
 
-def test_a_model_that_is_not_cut_is_refused_by_its_first_layer():
-    tokens, targets, parameters = model_example(GPT2)
-    with pytest.raises(ValueError, match=r"attention.wqkv is \(24, 12, 3, 2\), but rank 0 of 2 holds \(24, 6, 3, 2\)"):
-        run(lambda comm: transformer.loss(tokens, targets, parameters, GPT2, comm), 2)
+@both_ways
+@pytest.mark.parametrize(("changed", "says"), [
+    (lambda whole, mine: whole, r"attention.wqkv is \(24, 12, 3, 2\), but rank . of 2 holds \(24, 6, 3, 2\)"),
+    (lambda whole, mine: mine | {"embedding.tokens": whole["embedding.tokens"][:4]}, "4 ids on each of 2 ranks do not"),
+    (lambda whole, mine: mine | {"norm.w": whole["norm.w"][:5]}, r"norm.w is \(5,\), but rank . of 2 holds \(24,\)"),
+    (lambda whole, mine: {name: p for name, p in mine.items() if name != "norm.b"}, "norm.b is missing"),   # RMSNorm's
+    (lambda whole, mine: {name: p for name, p in mine.items() if "positions" not in name}, "positions is missing"),
+    (lambda whole, mine: mine | {"blocks.1.mlp.b2": whole["blocks.1.mlp.b2"].astype(int)}, "b2 has dtype int64"),
+    (lambda whole, mine: {name: p for name, p in mine.items() if name != "blocks.1.mlp.b2"}, "mlp.b2 is missing")])
+def test_parameters_of_another_model_or_cut_are_named_before_anything_is_sent(changed, says, sequence_parallel):
+    tokens, targets, whole = model_example(GPT2)
+
+    def program(comm):
+        mine = changed(whole, shards.shard(whole, GPT2, comm.rank, comm.size))
+        transformer.loss(tokens, targets, mine, GPT2, comm, sequence_parallel=sequence_parallel)
+
+    log = Ledger()
+    with pytest.raises(ValueError, match=says):
+        run(program, 2, ledger=log)
+    assert log.messages() == 0
+
+
+@both_ways
+@pytest.mark.parametrize(("changes", "says"), [
+    ({"sequences": range(1)}, r"place numbers 1 sequences and 12 positions, but tokens are \(2, 12\)"),   # broadcasts
+    ({"positions": range(6)}, "place numbers 2 sequences and 6 positions"),
+    ({"positions": range(-1, 11)}, "position -1: expected 0 or more"),
+    ({"positions": [0.5] * 12}, "whole numbers expected, not float64")])
+def test_a_place_that_is_none_is_named_before_anything_is_sent(changes, says, sequence_parallel):
+    tokens, targets, whole = model_example(GPT2)
+    place, log = replace(whole_place(GPT2), **changes), Ledger()
+
+    def program(comm):
+        mine = shards.shard(whole, GPT2, comm.rank, comm.size)
+        transformer.loss(tokens, targets, mine, GPT2, comm, place, sequence_parallel=sequence_parallel)
+
+    with pytest.raises(ValueError, match=says):
+        run(program, 2, ledger=log)
+    assert log.messages() == 0

@@ -208,6 +208,7 @@ def test_no_positions_no_loss(xp):
     (lambda comm, w: vocabulary.cross_entropy(w, np.array([1, 1, 1]), 5, comm), r"targets \(3,\) do not fit logits"),
     (lambda comm, w: vocabulary.cross_entropy(w, np.array([1, 1]), 5, comm, smoothing=1.0), "smoothing=1.0"),
     (lambda comm, w: vocabulary.shard_table(w, 2, 2), "rank=2 of size=2: expected 0 to 1"),
+    (lambda comm, w: vocabulary.unshard_table([w, w], 5), "2 ids on each of 2 ranks do not make 5; .*3 "),
     (lambda comm, w: vocabulary.embedding(np.array([1]), w, 5, comm), "2 ids on each of 2 ranks do not make 5; .*3 "),
     (lambda comm, w: vocabulary.cross_entropy(w, np.array([1, 1]), 7, comm), "3 ids on each of 2 ranks do not make 7"),
 ])
