@@ -15,6 +15,7 @@ from numpy.testing import assert_array_equal
 from refimpl import arrays
 from refimpl.arrays import (
     add_at_,
+    address,
     allocation,
     array_namespace,
     integers,
@@ -200,6 +201,13 @@ def test_views_share_their_allocation_and_others_do_not(xp):
     assert len({allocation(y)[0] for y in (x, *others)}) == 3
 
 
+def test_the_address_of_a_view_says_where_in_the_allocation_it_begins(xp):
+    x = xp.zeros((3, 4))
+    assert address(x) == allocation(x)[0]
+    assert address(x[1, 2:]) - address(x) == 6 * x.itemsize
+    assert address(x[::-1]) - address(x) == 8 * x.itemsize
+
+
 def test_what_is_no_array_has_no_allocation():
     for thing in (1, 2.5, np.float32(1), None, "x", range(3), [1], np.dtype("f4"), np.float16, len):
         assert allocation(thing) is None
@@ -221,5 +229,5 @@ def test_whole_numbers_that_are_there_already_stay(xp):
 
 def test_every_public_name_here_is_tested():
     public = {name for name, thing in vars(arrays).items() if isinstance(thing, types.FunctionType) and name[0] != "_"}
-    assert public == {"add_at_", "allocation", "array_namespace", "check_indices", "integers", "is_device",
+    assert public == {"add_at_", "address", "allocation", "array_namespace", "check_indices", "integers", "is_device",
                       "synchronize", "to_device", "to_host", "usable_gpu"}

@@ -3,7 +3,7 @@
     Question 2 of 14 · trap
     ( ) factor 2.0    (•) factor 1.0    ...
     [Check answer] [Try again]
-    Right. Forward sums the output ...                  a live region: screen readers say it
+    Right: factor 1.0. Forward sums the output ...      a live region: screen readers say it
 
 Choosing grades nothing, so that one can change one's mind, and walk through the choices with the keyboard. Each
 question is a box of the class quiz-ID. A second try at a template has new numbers. Only this file needs ipywidgets.
@@ -17,6 +17,12 @@ import ipywidgets
 from refimpl.course.quiz.session import record
 
 RIGHT, WRONG = "#009E73", "#D55E00"                       # of the bar beside the words, which say it, too
+RULE = "1px solid var(--jp-border-color2, #ccc)"          # between questions, in the theme's own grey
+PROSE = "jp-RenderedHTMLCommon"                           # JupyterLab's style of text and code, in either theme
+WRAP = """<style>.refimpl-quiz .widget-radio-box label { height: auto; white-space: normal; display: flex;
+    flex-direction: row-reverse; justify-content: flex-end; align-items: flex-start; gap: 4px; }
+    .refimpl-quiz .widget-radio-box input { flex: none; }</style>"""         # a long choice wraps beside its circle
+KEYS = "With the keyboard: Tab goes to a choice, Space takes it."
 
 
 class Quiz(ipywidgets.VBox):
@@ -51,8 +57,8 @@ class Quiz(ipywidgets.VBox):
         words = f"{len(self.boxes)} questions, {len(graded)} answered, {right} right at the first try."
         if missed:
             words += f" {missed} of them you missed last time."
-        texts = [words if self.boxes else self.empty, *self.notes]
-        self.summary.value = "".join(f"<p>{escaped(text)}</p>" for text in texts)
+        texts = [f"{words} {KEYS}" if self.boxes else self.empty, *self.notes]
+        self.summary.value = WRAP + prose("".join(f"<p>{escaped(text)}</p>" for text in texts))
 
 
 class QuestionBox(ipywidgets.VBox):
@@ -70,7 +76,8 @@ class QuestionBox(ipywidgets.VBox):
         self.again = ipywidgets.Button(description="Try again")
         self.check.on_click(lambda _: self.grade())
         self.again.on_click(lambda _: self.ask())
-        super().__init__([self.stem, self.radio, ipywidgets.HBox([self.check, self.again]), self.feedback])
+        super().__init__([self.stem, self.radio, ipywidgets.HBox([self.check, self.again]), self.feedback],
+                         layout={"border_top": RULE, "padding": "8px 0"})
         self.add_class(f"quiz-{question.id}")
         self.shown = None
         self.ask()
@@ -79,7 +86,7 @@ class QuestionBox(ipywidgets.VBox):
         """Show the question, with new numbers where it draws some, ready to be answered."""
         if self.shown is None or self.question.draw:
             self.shown = self.question.show(self.rng)
-        self.stem.value = f"<p><b>{escaped(self.title)}</b></p>{as_html(self.shown.stem)}"
+        self.stem.value = prose(f"<p><b>{escaped(self.title)}</b></p>{as_html(self.shown.stem)}")
         self.radio.options = [(choice.text, k) for k, choice in enumerate(self.shown.choices)]
         self.radio.value = None
         self.graded = False
@@ -101,8 +108,8 @@ class QuestionBox(ipywidgets.VBox):
         self.enable(after_wrong=not choice.right)
         source = f"<p><small>{escaped(self.question.source)}</small></p>" if choice.right else ""
         bar = f"border-left: 4px solid {RIGHT if choice.right else WRONG}; padding-left: 8px"
-        verdict = "Right." if choice.right else "Not this one."
-        self.say(f'<div style="{bar}"><p><b>{verdict}</b> {inline(choice.why)}</p>{source}'
+        verdict = f"<b>{'Right' if choice.right else 'Not this one'}:</b> {escaped(choice.text)}"
+        self.say(f'<div style="{bar}"><p>{verdict}</p><p>{inline(choice.why)}</p>{source}'
                  + "".join(f"<p>{escaped(note)}</p>" for note in notes) + "</div>")
 
     def enable(self, after_wrong=False):
@@ -112,7 +119,13 @@ class QuestionBox(ipywidgets.VBox):
 
     def say(self, text):
         """Put HTML into the live region."""
-        self.feedback.value = f'<div role="status" aria-live="polite">{text}</div>'
+        region = f'<div role="status" aria-live="polite" class="{PROSE}" style="margin-top: 8px">'
+        self.feedback.value = f"{region}{text}</div>"
+
+
+def prose(text):
+    """HTML in the style that JupyterLab gives to text."""
+    return f'<div class="{PROSE}">{text}</div>'
 
 
 def as_html(text):

@@ -2,14 +2,16 @@
 
 import random
 import re
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 
 from refimpl.course.quiz import quiz
 from refimpl.course.quiz.questions import load
-from refimpl.course.quiz.widget import Quiz, as_html
+from refimpl.course.quiz.widget import Quiz, as_html, escaped
 
 QUESTIONS = {question.id: question for question in load()}
 
@@ -51,7 +53,8 @@ def test_choosing_grades_nothing(widget, me):
 def test_a_wrong_answer_gets_its_reason_and_is_remembered(widget, me):
     box = widget.boxes[0]
     choice = answer(box, right=False)
-    assert "Not this one." in box.feedback.value and choice.why in box.feedback.value
+    assert f"<b>Not this one:</b> {escaped(choice.text)}<" in box.feedback.value          # named: it is grey by now
+    assert choice.why in box.feedback.value
     assert box.question.why not in box.feedback.value                 # not told before the next try
     assert box.radio.disabled and box.check.disabled and not box.again.disabled
     attempt, = me.attempts("quiz")
@@ -62,16 +65,17 @@ def test_a_wrong_answer_gets_its_reason_and_is_remembered(widget, me):
 def test_a_right_answer_gets_its_explanation_and_source_and_ends_the_question(widget, me):
     box = widget.boxes[0]
     answer(box, right=True)
-    assert "Right." in box.feedback.value and box.question.why in box.feedback.value
+    assert "Right:" in box.feedback.value and box.question.why in box.feedback.value
     assert box.question.source in box.feedback.value and box.again.disabled and box.check.disabled
     assert [a.passed for a in me.attempts("quiz")] == [True]
 
 
 def test_feedback_is_a_live_region_from_the_start(widget):
     for box in widget.boxes:
-        assert box.feedback.value == '<div role="status" aria-live="polite"></div>'
+        region, = re.findall(r"<[^>]*>", box.feedback.value.removesuffix("</div>"))       # empty, but there
+        assert 'role="status" aria-live="polite"' in region
     answer(widget.boxes[0], right=True)
-    assert widget.boxes[0].feedback.value.startswith('<div role="status" aria-live="polite"><div')
+    assert widget.boxes[0].feedback.value.startswith(f"{region}<div")
 
 
 def test_nothing_chosen_is_said_and_not_an_attempt(widget, me):
@@ -84,7 +88,7 @@ def test_a_second_click_on_the_same_answer_counts_once(widget, me):
     answer(box, right=False)
     choose(box, right=True)                                           # set although it is off
     box.check.click()
-    assert len(me.attempts("quiz")) == 1 and "Not this one." in box.feedback.value and box.check.disabled
+    assert len(me.attempts("quiz")) == 1 and "Not this one:" in box.feedback.value and box.check.disabled
 
 
 def test_try_again_starts_anew_and_the_mistake_stays_one(widget, me):
@@ -108,7 +112,7 @@ def test_a_second_try_at_a_template_has_new_numbers_and_grades_by_them(me):
         box.again.click()
     assert len(stems) > 2
     answer(box, right=True)
-    assert "Right." in box.feedback.value
+    assert "Right:" in box.feedback.value
 
 
 def test_the_first_line_counts_what_was_right_at_the_first_try(widget):
@@ -143,14 +147,38 @@ def test_an_answer_that_cannot_be_saved_is_graded_all_the_same_and_said_once(wid
     me.path.chmod(0o444)
     answer(widget.boxes[1], right=False)
     answer(widget.boxes[2], right=True)
-    assert "cannot be written" in widget.boxes[1].feedback.value and "Not this one." in widget.boxes[1].feedback.value
-    assert "Right." in widget.boxes[2].feedback.value and "cannot be written" not in widget.boxes[2].feedback.value
+    assert "cannot be written" in widget.boxes[1].feedback.value and "Not this one:" in widget.boxes[1].feedback.value
+    assert "Right:" in widget.boxes[2].feedback.value and "cannot be written" not in widget.boxes[2].feedback.value
 
 
 def test_a_damaged_file_is_met_with_a_message_in_the_first_line(me):
     me.path.write_bytes(b"this is no database, and never was one " * 100)
     widget = quiz("05")
     assert str(me.path) in widget.summary.value and len(widget.boxes) == 14
+
+
+def test_a_file_damaged_while_the_notebook_is_open_keeps_what_can_be_read(widget, me):
+    for k in range(300):
+        me.add("exercise", f"e{k}", passed=True, detail="a longer text, so that there are pages")
+    with closing(sqlite3.connect(me.path)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    raw = me.path.read_bytes()
+    me.path.write_bytes(raw[:-4096] + bytes(4096))
+    choice = answer(widget.boxes[0], right=False)
+    assert choice.why in widget.boxes[0].feedback.value and "attempts could be read" in widget.boxes[0].feedback.value
+    kept = [a.name for a in me.attempts()]
+    assert kept[:200] == [f"e{k}" for k in range(200)] and kept[-1] == widget.boxes[0].question.id
+    answer(widget.boxes[1], right=False)
+    assert "damaged" not in widget.boxes[1].feedback.value and len(quiz(mistakes=True).boxes) == 2
+
+
+def test_a_read_only_file_from_the_start_gives_its_mistakes_and_a_sentence(me):
+    me.add("quiz", "tp-f-and-g", passed=False)
+    me.path.chmod(0o444)
+    box, = quiz(mistakes=True).boxes
+    answer(box, right=True)
+    assert "Right:" in box.feedback.value and "it is read-only" in box.feedback.value
+    assert quiz(mistakes=True).boxes == []                            # this process remembers all the same
 
 
 def test_a_lesson_that_there_is_not_is_a_value_error():
