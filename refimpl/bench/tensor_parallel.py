@@ -15,6 +15,7 @@ from refimpl.bench.timing import measure, median, ratio
 from refimpl.model import block as single
 from refimpl.model.config import Config
 from refimpl.parallel import block, shards
+from refimpl.parallel.sequence import check_length
 
 SIZES = None                                                  # one size: the one that the claim is about
 HIDDEN, HEADS, BATCH, SEQUENCE = 1024, 16, 2, 1024
@@ -24,8 +25,9 @@ CLAIMED = 0.80
 def bench(comm, sizes=None, rounds=5, hidden=HIDDEN, heads=HEADS, batch=BATCH, sequence=SEQUENCE):
     """Rows of variant, median_s, share_of_ceiling; and share_of_ceiling of the plain one.
 
-    `heads` and `sequence` must be divisible by the number of ranks.
+    Raises ValueError unless `heads` and `sequence` are divisible by the number of ranks.
     """
+    check_length(sequence, comm.size)
     config = Config("gpt2", vocabulary=1, hidden=hidden, layers=1, heads=heads)
     rng = np.random.default_rng(comm.rank)
     parameters = {name: 0.02 * rng.standard_normal(shape, np.float32)

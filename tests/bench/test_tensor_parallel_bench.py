@@ -1,5 +1,7 @@
 """The bench of the tensor-parallel layer: what it measures; how fast it is, only a quiet machine can say."""
 
+import pytest
+
 from refimpl import Ledger, run
 from refimpl.bench import tensor_parallel
 from refimpl.cost import traffic
@@ -26,3 +28,9 @@ def test_its_report_names_the_claim():
     [result] = run(lambda comm: tensor_parallel.bench(comm, rounds=1, **SMALL), 1)
     shown = tensor_parallel.describe(result).splitlines()
     assert len(shown) == 5 and "100%" in shown[1] and "80% of the ceiling" in shown[-1]
+
+
+def test_a_sequence_that_does_not_divide_is_named():
+    """Else the sequence-parallel layer would be measured on fewer positions than the plain one."""
+    with pytest.raises(ValueError, match="sequence=13 is not divisible by tp=3"):
+        run(lambda comm: tensor_parallel.bench(comm, **SMALL | {"sequence": 13}), 3)
