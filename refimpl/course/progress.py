@@ -94,6 +94,13 @@ class Progress:
         found = [attempt(row) for row in rows + self.unsaved if mending.is_attempt(row)]
         return [a for a in found if kind in (None, a.kind) and name in (None, a.name)]
 
+    def forget(self, attempts):
+        """Remove these attempts, and no others, from the file. OSError where it cannot be written."""
+        gone = [(a.kind, a.name, a.when.isoformat()) for a in attempts]
+        self.unsaved = [row for row in self.unsaved if row[:3] not in gone]
+        if self.path.exists():
+            self._trying(lambda: self._forget(gone))
+
     def messages(self):
         """What there is to say about the file since the last call: a list of sentences. Nothing is said twice."""
         messages, self._to_say = self._to_say, []
@@ -112,6 +119,13 @@ class Progress:
             db.execute(TABLE)
             db.executemany(INSERT, self.unsaved)
         self.unsaved = []
+
+    def _forget(self, gone):
+        if read_only(self.path):
+            raise OSError(f"{self.path} is read-only")
+        with closing(connect(self.path)) as db, db:
+            check_ours(db)
+            db.executemany("DELETE FROM attempt WHERE kind = ? AND name = ? AND at = ?", gone)
 
     def _read(self):
         with suppress(sqlite3.OperationalError):     # in a folder that cannot be written SQLite may refuse, too

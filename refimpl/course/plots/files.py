@@ -1,4 +1,4 @@
-"""Pictures as files: checked before the work, written whole or not at all."""
+"""Pictures and texts as files: checked before the work, written whole or not at all."""
 
 import os
 from difflib import get_close_matches
@@ -21,6 +21,17 @@ def check_plot_file(path, suffixes=SUFFIXES, option="--plot"):
         raise ValueError(f"{option} {path}: there is no folder {path.parent}")
     if not os.access(path.parent, os.W_OK) or path.is_dir():
         raise ValueError(f"{option} {path}: cannot be written there")
+
+
+def write_text(path, text):
+    """Write text to `path`: under a temporary name, then renamed. OSError where it cannot be written."""
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def save(figure, path):

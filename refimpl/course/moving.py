@@ -1,0 +1,85 @@
+"""A learner's attempts on the move: to a file, from a file, and away.
+
+    export     every attempt as one JSON object a line: kind, name, at, passed, detail
+    take in    those that are not known yet are appended; so files of two machines may be taken in in any order
+    reset      export, and only when that is complete, begin anew
+"""
+
+import json
+import sqlite3
+from datetime import datetime
+
+from refimpl.course.mistakes import topics
+from refimpl.course.plots.files import check_plot_file, write_text
+from refimpl.course.quiz.memory import KIND
+from refimpl.course.quiz.questions import load
+
+SUFFIXES = (".jsonl", ".json")
+
+
+def export(me, path):
+    """Write all attempts of the progress `me` to `path`. -> how many. ValueError where it cannot be written."""
+    check_plot_file(path, suffixes=SUFFIXES, option="FILE")
+    attempts = me.attempts()
+    write_text(path, "".join(as_line(attempt) + "\n" for attempt in attempts))
+    return len(attempts)
+
+
+def take_in(me, path):
+    """Append the attempts in a file that `me` does not know. -> (new, known already)
+
+    ValueError, before anything is added, for a file that export has not written.
+    """
+    try:
+        with open(path, encoding="utf-8") as lines:
+            found = [as_attempt(line, number, path) for number, line in enumerate(lines, start=1) if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    known = {as_line(attempt) for attempt in me.attempts()}
+    new = [one for one in found if json.dumps(one, sort_keys=True) not in known]
+    for one in new:
+        me.add(one["kind"], one["name"], one["passed"], one["detail"], datetime.fromisoformat(one["at"]))
+    return len(new), len(found) - len(new)
+
+
+def reset(me, path):
+    """Move all attempts to a file and begin anew; what others add meanwhile stays. -> how many"""
+    check_plot_file(path, suffixes=SUFFIXES, option="FILE")
+    attempts = me.attempts()
+    write_text(path, "".join(as_line(attempt) + "\n" for attempt in attempts))
+    try:
+        me.forget(attempts)
+    except (OSError, sqlite3.Error) as error:
+        raise ValueError(f"{me.path} cannot be written ({error}): nothing was forgotten") from None
+    return len(attempts)
+
+
+def as_line(attempt):
+    """An attempt as one line of JSON."""
+    return json.dumps({"kind": attempt.kind, "name": attempt.name, "at": attempt.when.isoformat(),
+                       "passed": attempt.passed, "detail": attempt.detail}, sort_keys=True)
+
+
+def as_attempt(line, number, path):
+    """The attempt in a line, as a dict. ValueError for anything else."""
+    try:
+        one = json.loads(line)
+        if set(one) != {"kind", "name", "at", "passed", "detail"} or datetime.fromisoformat(one["at"]).tzinfo is None:
+            raise ValueError
+    except (ValueError, TypeError):
+        raise ValueError(f"{path}, line {number}: is no attempt; expected a file that `progress export` has "
+                         "written") from None
+    return one
+
+
+def overview(me):
+    """How far the learner is, as text: exercises solved, and the questions of each lesson."""
+    from refimpl.course.exercises.catalogue import ALL
+
+    attempts = me.attempts()
+    solved = {attempt.name for attempt in attempts if attempt.kind == "exercise" and attempt.passed}
+    lines = [f"exercises solved: {len(solved & {exercise.name for exercise in ALL})} of {len(ALL)}", "",
+             f"{'lesson':8} {'questions':>9} {'known':>6} {'missed':>6} {'due':>5}"]
+    for topic in topics(load(), [a for a in attempts if a.kind == KIND]):
+        lines.append(f"{topic.lesson:8} {topic.questions:>9} {topic.known:>6} {topic.missed:>6} {topic.due:>5}")
+    return "\n".join([*lines, "", f"kept in {me.path}"])
