@@ -21,6 +21,26 @@ class Parser(argparse.ArgumentParser):
         sys.exit(2)
 
 
+OVERVIEW = {                                          # what one may want, and the verbs for it
+    "learn": ("check", "hint", "quiz", "drill", "mistakes", "progress", "exercises"),
+    "run": ("train", "verify", "schedule", "demo", "launch"),
+    "what it costs": ("memory", "traffic", "step", "plan", "facts"),
+    "this machine": ("doctor", "bench", "gpu-check"),
+}
+
+
+def overview(helps):
+    """What there is, for somebody who does not know what to type: helps {verb: what it does}."""
+    lines = ["How large models are trained on many GPUs, in NumPy, proven by running it.", "",
+             "The lessons: python3 start.py opens them in JupyterLab; begin with the map, or with lesson 01.", ""]
+    named = {verb for verbs in OVERVIEW.values() for verb in verbs}
+    groups = OVERVIEW | {"more": tuple(verb for verb in helps if verb not in named)}
+    for title, verbs in groups.items():
+        there = [verb for verb in verbs if verb in helps]
+        lines += [title, *(f"  {verb:10} {helps[verb]}" for verb in there), ""] if there else []
+    return "\n".join([*lines, "python -m refimpl VERB --help says more."])
+
+
 def main(argv=None):
     """Run one command; returns its exit status: 0 fine, 1 a check failed, 2 wrong input, 130 interrupted."""
     argv = sys.argv[1:] if argv is None else argv
@@ -33,8 +53,8 @@ def main(argv=None):
         command.add_arguments(verb)
         verb.set_defaults(command=command.main)
     if not argv:
-        parser.print_help(sys.stderr)
-        return 2
+        print(overview({name: verb.description for name, verb in verbs.choices.items()}))
+        return 0
     if argv[0] not in verbs.choices and not argv[0].startswith("-"):
         near = get_close_matches(argv[0], verbs.choices, n=1, cutoff=0.5)
         hint = f"perhaps {near[0]!r}?" if near else f"one of {', '.join(verbs.choices)}"

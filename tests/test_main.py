@@ -30,10 +30,16 @@ def test_help_lists_every_verb_with_what_it_does(capsys):
     assert demo.HELP in shown and "usage: python -m refimpl" in shown
 
 
-def test_without_a_verb_the_same_help_is_shown_and_the_status_is_2(capsys):
-    assert status() == 2
+def test_without_a_verb_there_is_an_overview_of_all_of_them(capsys):
+    assert status() == 0
     shown = capsys.readouterr()
-    assert shown.out == "" and all(verb in shown.err for verb in VERBS)
+    assert shown.err == "" and "start.py" in shown.out
+    assert sorted(line.split()[0] for line in shown.out.splitlines() if line.startswith("  ")) == VERBS
+    assert all(line in shown.out for line in ("learn", "run", "what it costs", "this machine"))
+
+
+def test_a_verb_that_the_overview_does_not_place_is_shown_all_the_same():
+    assert "more\n  odd        does odd things" in __main__.overview({"quiz": "asks", "odd": "does odd things"})
 
 
 @pytest.mark.parametrize("verb", VERBS)

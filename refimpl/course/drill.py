@@ -20,8 +20,8 @@ KIND = "drill"                                           # of the attempts at op
 CHOICE_MINUTES = 1.25                                    # for a question with choices
 TOPICS = {
     "00": "the map", "01": "collectives", "02": "data parallelism", "03": "memory", "04": "zero",
-    "05": "tensor parallelism", "06": "sequence parallelism", "07": "context parallelism", "08": "pipelines", "09": "experts", "10": "composing",
-    "11": "layouts", "12": "clusters", "13": "facts",
+    "05": "tensor parallelism", "06": "sequence parallelism", "07": "context parallelism", "08": "pipelines",
+    "09": "experts", "10": "composing", "11": "layouts", "12": "clusters", "13": "facts",
 }
 
 
