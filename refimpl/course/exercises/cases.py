@@ -22,12 +22,14 @@ class Traffic(NamedTuple):
     elements    of each rank, or None where only the total is told
     messages    of each rank, or None where any number is right
     ring        whether a rank may talk to one neighbour only, and with send and recv alone
+    words       what should be sent, where it is neither a ring's nor one all-reduce's
     """
 
     totals: tuple
     elements: list | None = None
     messages: int | None = None
     ring: bool = False
+    words: str = ""
 
 
 class Case(NamedTuple):
@@ -36,6 +38,7 @@ class Case(NamedTuple):
     expected    whole arrays by name: one, or as many as the function returns; d + the name of an input is a gradient
     shard       how each of them is cut, as in `refimpl.testing`
     addends     where the first of them is a sum over the ranks: each rank's whole addend
+    suspects    what known mistakes return: (diagnosis, a sentence, name of an output, its array on each rank)
     """
 
     size: int
@@ -45,6 +48,7 @@ class Case(NamedTuple):
     shard: dict
     traffic: Traffic
     addends: list | None = None
+    suspects: tuple = ()
 
 
 def cases(name):

@@ -4,39 +4,15 @@ An exercise is a file NN_name.py with a function of the same name. What its chec
 and not in the file, so that nobody reads them by accident.
 """
 
-from dataclasses import dataclass, field
 from difflib import get_close_matches
 
-
-@dataclass(frozen=True)
-class Exercise:
-    """One exercise.
-
-    difficulty    1 to 3    minutes    for a learner who has just done the lesson    hints    each more explicit
-    points        for who keeps count    advice    {diagnosis: a sentence that says what to do about it, here}
-    """
-
-    number: int
-    name: str
-    title: str
-    lesson: str
-    difficulty: int
-    minutes: int
-    hints: tuple
-    points: int = 10
-    advice: dict = field(default_factory=dict)
-
-    @property
-    def filename(self):
-        """The name of its file, in exercises/ and in solutions/."""
-        return f"{self.number:02}_{self.name}.py"
-
-    @property
-    def heading(self):
-        """The first line of its file."""
-        return (f"Exercise {self.number:02}: {self.title} (lesson {self.lesson}, about {self.minutes} minutes, "
-                f"difficulty {self.difficulty} of 3).")
-
+from refimpl.course.exercises.composing_catalogue import COMPOSING
+from refimpl.course.exercises.context_catalogue import CONTEXT
+from refimpl.course.exercises.costs_catalogue import COSTS
+from refimpl.course.exercises.exercise import Exercise
+from refimpl.course.exercises.experts_catalogue import EXPERTS
+from refimpl.course.exercises.pipeline_catalogue import PIPELINES
+from refimpl.course.exercises.replicas_catalogue import REPLICAS
 
 ALL = [
     Exercise(
@@ -128,6 +104,12 @@ ALL = [
             "wrong gradient": "The backward was right as it was given: each rank has all of dy.",
             "off by a factor": "The backward was right as it was given: each rank has all of dy.",
         }),
+    *PIPELINES,
+    *REPLICAS,
+    *CONTEXT,
+    *EXPERTS,
+    *COSTS,
+    *COMPOSING,
 ]
 
 BY_NAME = {exercise.name: exercise for exercise in ALL}

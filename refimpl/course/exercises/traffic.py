@@ -47,6 +47,8 @@ def sent(elements, messages):
 
 def should(rule):
     """What a ring, or one all-reduce, sends."""
+    if rule.words:
+        return rule.words
     if rule.ring:
         if rule.elements and len(set(rule.elements)) == 1:
             return f"a ring sends {rule.elements[0]} in {rule.messages}"

@@ -30,8 +30,11 @@ LESSER_SIGNS = [
 HEADLINES = {
     "not a number": "there are numbers that are none", "missing all-reduce": "the ranks' parts are not added up",
     "off by a factor": "the values are off by a factor", "bias": "every row is off by the same amount",
+    "missing all-gather": "the ranks' shards are not put together",
     "wrong order": "right numbers in the wrong places", "wrong addends": "the sum has wrong addends",
 }
+
+GENERIC = {*HEADLINES, "wrong values"} - {"off by a factor", "not a number"}             # of a gradient: one kind
 
 
 def judge(case, returned, changed, ledger):
@@ -95,7 +98,7 @@ def wrong_numbers(case, name, kind, cause, who):
         headline = f"the gradient {name} is wrong"
         if forward_is_there:
             headline = f"the forward is right, the gradient {name} is not"
-        if kind not in ("off by a factor", "not a number"):
+        if kind in GENERIC:
             kind = "wrong gradient"
     if kind == "off by a factor":
         headline += f": {cause.partition(':')[0]}"                                # "4 times too large"
@@ -110,10 +113,17 @@ def cause_of(case, mine, parts, rank, whole):
                 return kind, found
 
     with np.errstate(all="ignore"):                                               # wrong numbers may be any
-        found = first(SIGNS)
+        found = suspected(case, mine[rank], rank, whole) or first(SIGNS)
         if not found and case.addends is not None and whole is next(iter(case.expected.values())):
             found = counted(case, mine[rank], rank) if whole.ndim == 1 else own_part(case, mine[rank], rank)
         return found or misplaced(case, mine[rank], whole) or first(LESSER_SIGNS) or ("wrong values", None)
+
+
+def suspected(case, mine, rank, whole):
+    """What a known mistake would return, if this is it."""
+    for kind, cause, name, arrays in case.suspects:
+        if whole is case.expected[name] and relative_difference(mine, arrays[rank]) < 1e-9:
+            return kind, cause
 
 
 def counted(case, mine, rank):

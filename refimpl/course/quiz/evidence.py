@@ -4,6 +4,8 @@
     seconds('ring', 4, alpha, t)            how long it takes                       the virtual clock runs
     hangs('send, then receive', 4)          whether the ranks wait for ever         the world finds out
     mlp_step(4).all_reduces                 what a tensor-parallel MLP sends        a ledger counts
+    simulate(build('1f1b', 4, 8))           what a pipeline takes, keeps and sends  lists of actions are timed
+    zero_sends(3, 4, 2)                     what a step of ZeRO sends                a ledger counts
 
 Nothing here knows a formula. Only tests call it: the quiz itself shows the key that the question states.
 """
@@ -15,6 +17,10 @@ import numpy as np
 from refimpl import DeadlockError, Ledger, Link, Network, run
 from refimpl.collectives import all_gather, all_reduce
 from refimpl.cost import alpha_beta, traffic
+from refimpl.course.quiz.context_evidence import CONTEXT
+from refimpl.course.quiz.experts_evidence import EXPERTS
+from refimpl.course.quiz.pipeline_evidence import PIPELINES
+from refimpl.course.quiz.replicas_evidence import REPLICAS
 from refimpl.model import mlp
 from refimpl.parallel import tensor
 
@@ -224,5 +230,5 @@ EVIDENCE = {
     **{f.__name__: f for f in (
         elements, seconds, alike_on_all_ranks, as_on_one_device, hangs, mlp_step, layer_all_reduces,
         bias_added_on_every_rank, wrong_gradients, between_two_columns, gelu_of_parts_differs)},
-    "alpha_beta": alpha_beta, "traffic": traffic,
+    **PIPELINES, **REPLICAS, **CONTEXT, **EXPERTS, "alpha_beta": alpha_beta, "traffic": traffic,
 }

@@ -8,12 +8,26 @@ theme.py has colours for light and dark, svg.py and axes.py the shapes, interact
 
 from refimpl.course.widgets.all_reduce_stepper import AllReduceStepper
 from refimpl.course.widgets.alpha_beta_explorer import AlphaBetaExplorer
+from refimpl.course.widgets.attention_grid import AttentionGrid
 from refimpl.course.widgets.axes import Axes
+from refimpl.course.widgets.bucket_explorer import BucketExplorer
+from refimpl.course.widgets.context_memory import ContextMemory
 from refimpl.course.widgets.deadlock_playground import DeadlockPlayground
+from refimpl.course.widgets.expert_layout import ExpertLayout
 from refimpl.course.widgets.interactive import Explorer, option, round_numbers, stops, switch, whole, words_area
+from refimpl.course.widgets.mesh_explorer import MeshExplorer
+from refimpl.course.widgets.partition_map import PartitionMap
+from refimpl.course.widgets.pipeline_explorer import PipelineExplorer
+from refimpl.course.widgets.pipeline_stepper import PipelineStepper
+from refimpl.course.widgets.router_heat_map import RouterHeatMap
+from refimpl.course.widgets.schedule_playground import SchedulePlayground
+from refimpl.course.widgets.split import SplitExplorer
 from refimpl.course.widgets.svg import Picture, picture
+from refimpl.course.widgets.token_exchange import TokenExchange
 
 __all__ = [
-    "AllReduceStepper", "AlphaBetaExplorer", "Axes", "DeadlockPlayground", "Explorer", "Picture", "option", "picture",
-    "round_numbers", "stops", "switch", "whole", "words_area",
+    "AllReduceStepper", "AlphaBetaExplorer", "AttentionGrid", "Axes", "BucketExplorer", "ContextMemory",
+    "DeadlockPlayground", "ExpertLayout", "Explorer", "MeshExplorer", "PartitionMap", "Picture", "PipelineExplorer",
+    "PipelineStepper", "RouterHeatMap", "SchedulePlayground", "SplitExplorer", "TokenExchange", "option",
+    "picture", "round_numbers", "stops", "switch", "whole", "words_area",
 ]

@@ -3,16 +3,16 @@
     F0 F1 B0 B1          the rank's own stage goes without saying: 0F0 0F1 0B0 0B1
     F0 B0 F1 B1          with chunks it has to be said: 4 stages on 2 ranks are 0 2 and 1 3, or in a V 0 3 and 1 2
 
-The lists become a schedule of `build("custom", ...)`; `check` says whether it can run, `simulate` how long it takes. A
-list that is incomplete is refused in words; one in which ranks wait for each other is drawn as far as it gets. Par is
-what the known schedule for these sizes takes and keeps: 1F1B, or ZB-H1 where the backward is split, or interleaved.
+The lists become a schedule; `check` says whether it can run, `simulate` how long it takes. One with actions missing is
+drawn as it stands, with what it lacks; one in which ranks wait for each other, as far as it gets. Par is what the known
+schedule for these sizes takes and keeps: 1F1B, or ZB-H1 where the backward is split, or interleaved.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from refimpl.course.widgets.interactive import Explorer, words_area
-from refimpl.course.widgets.pipeline_lanes import GAP, LANE, LEGEND, height, lanes
+from refimpl.course.widgets.pipeline_lanes import GAP, LANE, LEGEND, action_box, height, lanes
 from refimpl.course.widgets.svg import bars, box, legend, picture, text
 from refimpl.pipeline import Schedule, ScheduleError, build, check, parse, simulate
 from refimpl.pipeline.action import parts
@@ -20,7 +20,7 @@ from refimpl.pipeline.check import misplaced, missing, needs
 from refimpl.pipeline.schedule import place
 from refimpl.pipeline.timeline import Times
 
-MOST_RANKS, MOST_MICROBATCHES, MOST_ACTIONS = 6, 12, 48
+MOST_RANKS, MOST_MICROBATCHES, MOST_ACTIONS, MOST_FAULTS = 6, 12, 48, 6
 WIDTH, LEFT = 960, 66
 EXAMPLES = {
     "one micro-batch at a time": "F0 B0 F1 B1 F2 B2 F3 B3\nF0 B0 F1 B1 F2 B2 F3 B3\nF0 B0 F1 B1 F2 B2 F3 B3",
@@ -40,21 +40,21 @@ class Played:
 
     starts, ends    per rank the times of the actions that could be done, in order
     stuck           {rank: (the action it is at, what that needs, the rank that should do it)}; empty if all went well
-    circle          the sentence of `check` on who waits for whom, or None
-    timeline, par   the `Timeline`, and that of the schedule to compare with; None where it got stuck
+    faults          what is missing or in the wrong place, in words
+    timeline, par   the `Timeline`, and that of the schedule to compare with; None where it did not run
     """
 
     schedule: Schedule
     starts: list
     ends: list
-    stuck: dict
-    circle: str | None = None
+    stuck: dict = field(default_factory=dict)
+    faults: list = field(default_factory=list)
     timeline: object = None
     par: object = None
 
 
 def read(lists):
-    """The `Schedule` that the lines say. ValueError, in a sentence, for what is no schedule."""
+    """The `Schedule` that the lines say, whether or not it can run. ValueError, in a sentence, for what is none."""
     lines = [line for line in lists.split("\n") if line.strip()]
     if not 1 <= len(lines) <= MOST_RANKS:
         raise ValueError(f"{len(lines)} lines: write one for each rank, for 1 to {MOST_RANKS} ranks")
@@ -67,11 +67,7 @@ def read(lists):
     if m > MOST_MICROBATCHES:
         raise ValueError(f"micro-batch {m - 1}: write 0 to {MOST_MICROBATCHES - 1} at most")
     in_v = v == 2 and any(half.stage == 2 * p - 1 for action in rows[0] for half in parts(action))
-    schedule = Schedule("your schedule", p, m, v, place("v" if in_v else "loop", p, v), rows)
-    if faults := misplaced(schedule) or missing(schedule):
-        more = f"; and {len(faults) - 2} more like it" if len(faults) > 2 else ""
-        raise ValueError("; ".join(faults[:2]) + more)
-    return schedule
+    return Schedule("your schedule", p, m, v, place("v" if in_v else "loop", p, v), rows)
 
 
 def read_action(word, rank):
@@ -87,12 +83,14 @@ def read_action(word, rank):
 def play(lists):
     """Run the lists, F, I and W taking 1 second each: a `Played`. ValueError for what is no schedule."""
     schedule = read(lists)
+    if faults := misplaced(schedule) or missing(schedule):
+        return Played(schedule, [], [], faults=faults)
     try:
         check(schedule)
-    except ScheduleError as error:
-        return Played(schedule, *as_far_as_it_goes(schedule), circle=str(error).partition(": ")[2])
+    except ScheduleError:                                               # nothing is missing: there is a circle
+        return Played(schedule, *as_far_as_it_goes(schedule))
     t = simulate(schedule)
-    return Played(schedule, t.starts, t.ends, {}, None, t, par_for(schedule))
+    return Played(schedule, t.starts, t.ends, timeline=t, par=par_for(schedule))
 
 
 def as_far_as_it_goes(schedule):
@@ -136,7 +134,8 @@ def draw_played(lists=BEGIN):
     lists    a line of text for each rank, as in the docstring above
     """
     played = play(lists)
-    return draw_stuck(played) if played.circle else draw_score(played)
+    draw = draw_faulty if played.faults else draw_stuck if played.stuck else draw_score
+    return draw(played)
 
 
 def draw_score(played):
@@ -179,8 +178,9 @@ def draw_stuck(played):
     makespan = max(sum(map(times, row)) for row in s.ranks)                                     # room for what is there
     makespan = max([makespan, *(ends[-1] + 2 for ends in played.ends if ends)])
     scale = (WIDTH - LEFT - 138) / makespan
-    boxes = [box(LEFT + (played.ends[rank][-1:] or [0.0])[0] * scale, 60 + rank * (LANE + GAP), times(action) * scale - 1,
-                 LANE, str(action), "plain", 10, hint=f"{action} needs {needed} of rank {other}")
+    since = [ends[-1] if ends else 0.0 for ends in played.ends]
+    boxes = [box(LEFT + since[rank] * scale, 60 + rank * (LANE + GAP), times(action) * scale - 1, LANE, str(action),
+                 "plain", 10, hint=f"{action} needs {needed} of rank {other}")
              for rank, (action, needed, other) in played.stuck.items()]
     waits = [f"stuck at {played.stuck[rank][0]}" if rank in played.stuck else "done" for rank in range(s.stages)]
     low = 66 + height(s.stages) + 30
@@ -194,6 +194,24 @@ def draw_stuck(played):
               text(12, low + 16 + 20 * len(lines), "Move one of the actions in the circle behind what it needs.", 13,
                    bold=True)]
     return picture(WIDTH, low + 34 + 20 * len(lines), *shapes, title=title, words="; ".join(lines) + ".")
+
+
+def draw_faulty(played):
+    """Lists in which something is missing or misplaced: the actions in a row, without times, and what is wrong."""
+    s, faults = played.schedule, played.faults
+    title = f"Not yet a schedule: {len(faults)} thing{'s' * (len(faults) > 1)} to mend"
+    lines = faults[:MOST_FAULTS] + [f"and {len(faults) - MOST_FAULTS} more"] * (len(faults) > MOST_FAULTS)
+    each = min(46, (WIDTH - LEFT - 20) / max(map(len, s.ranks)))
+    low = 60 + s.stages * (LANE + GAP) + 28
+    rule = "for each of them a stage has one F, and one B, or one I and one W"
+    shapes = [text(12, 24, title, 16, bold=True),
+              text(12, 44, f"{s.stages} ranks, {s.microbatches} micro-batches: {rule}.", 13, kind="faint")]
+    for rank, row in enumerate(s.ranks):
+        y = 60 + rank * (LANE + GAP)
+        shapes += [text(LEFT - 8, y + 16, f"rank {rank}", 12, "end", True),
+                   *(action_box(action, LEFT + k * each, y, each - 2) for k, action in enumerate(row))]
+    shapes += [text(12, low + 20 * k, line, 13) for k, line in enumerate(lines)]
+    return picture(WIDTH, low + 20 * len(lines), *shapes, title=title, words="; ".join(lines) + ".")
 
 
 def SchedulePlayground(lists=BEGIN):

@@ -68,9 +68,11 @@ def test_the_right_choice_is_not_given_away_by_its_length():
     assert len(longest) <= len(words) / 3, longest
 
 
-def test_there_are_thirty_of_which_eight_draw_numbers_and_every_lesson_has_all_levels():
+def test_every_lesson_has_a_dozen_some_that_draw_numbers_and_all_levels():
     assert len(QUESTIONS) >= 30 and len(TEMPLATES) >= 8
-    for lesson in ("01", "05"):
+    for lesson in sorted({question.lesson for question in QUESTIONS}):
+        mine = [question for question in QUESTIONS if question.lesson == lesson]
+        assert len(mine) >= 12 and sum(bool(question.draw) for question in mine) >= 3
         assert {question.level for question in QUESTIONS if question.lesson == lesson} == {"recall", "apply", "trap"}
 
 
@@ -119,6 +121,10 @@ def test_a_wrong_number_as_the_key_is_found_out(question, which):
     ("tp-own-gradients", "wrong_gradients(4) == ['b2']"),
     ("tp-two-columns", "between_two_columns(4) == 'all_reduce'"),
     ("tp-two-columns", "1"),
+    ("pp-1f1b-buys", "simulate(build('1f1b', 4, 8)).makespan < simulate(build('gpipe', 4, 8)).makespan"),
+    ("pp-which-rank-keeps-most", "simulate(build('gpipe', 4, 8)).peak_activations == [4, 3, 2, 1]"),
+    ("pp-a-list-that-hangs", "runs('0F0 0B0 0F1 0B1', '1F0 1F1 1B0 1B1')"),
+    ("pp-which-half", "runs('0F0 0W0 0I0', '1F0 1I0 1W0')"),
 ])
 def test_a_check_that_is_not_true_is_found_out(id, check):
     assert wrong_keys(dataclasses.replace(by_id(id), check=check)) != []

@@ -1,0 +1,54 @@
+"""What is wrong with a learner's count: the number held against what was counted, and against known mistakes.
+
+    wrong shape        wrong cut         copy forgotten     wrong dtype        probabilities      off by a factor
+    wrong denominator  wrong addends     recomputation      core forgotten     head forgotten     wrong values
+
+A mistake is known by its number: each suspect is what somebody gets who makes exactly that one.
+"""
+
+import math
+from numbers import Real
+
+from refimpl.course.exercises.finding import Wrong
+
+
+def judge_numbers(words, names, expected, suspects, found):
+    """Raise `Wrong` unless the numbers are those expected.
+
+    words    the case    names    of the numbers    expected    the numbers themselves
+    suspects [(diagnosis, cause, numbers)]: what known mistakes come to
+    """
+    numbers = [found] if isinstance(found, Real) and len(names) == 1 else found
+    if not isinstance(numbers, list | tuple) or len(numbers) != len(names) or not all(
+            isinstance(number, Real) and not isinstance(number, bool) for number in numbers):
+        form = f"{len(names)} numbers, ({', '.join(names)})" if len(names) > 1 else f"a number, the {names[0]}"
+        raise Wrong("wrong shape", "what is returned has the wrong form", f"{words}: expected {form}; it is {found!r}.")
+    if alike(numbers, expected):
+        return
+    for diagnosis, cause, values in suspects:
+        if alike(numbers, values) and not alike(values, expected):
+            raise Wrong(diagnosis, cause, f"{words}: {compared(names, numbers, expected)}")
+    ratios = {round(number / right, 9) for number, right in zip(numbers, expected) if right}
+    if len(ratios) == 1 and ratios != {0.0} and all(number == 0 for number, right in zip(numbers, expected) if not right):
+        ratio, = ratios
+        times = f"{ratio:g} times too large" if ratio > 1 else f"{1 / ratio:g} times too small"
+        raise Wrong("off by a factor", f"what is returned is {times}", f"{words}: {compared(names, numbers, expected)}")
+    raise Wrong("wrong values", "the numbers are not those that were counted",
+                f"{words}: {compared(names, numbers, expected)}")
+
+
+def alike(numbers, others):
+    """Whether they are equal, but for rounding."""
+    return all(math.isclose(number, other, rel_tol=1e-9, abs_tol=1e-9) for number, other in zip(numbers, others, strict=True))
+
+
+def compared(names, numbers, expected):
+    """The first number that differs, beside the right one."""
+    name, number, right = next(row for row in zip(names, numbers, expected, strict=True)
+                               if not math.isclose(row[1], row[2], rel_tol=1e-9, abs_tol=1e-9))
+    return f"{name}: yours {shown(number)}, counted {shown(right)}."
+
+
+def shown(number):
+    """A number as a learner reads it: "1,024", "0.0986"."""
+    return f"{number:,.0f}" if number == int(number) else f"{number:,.6g}"
