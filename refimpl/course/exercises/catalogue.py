@@ -6,13 +6,15 @@ and not in the file, so that nobody reads them by accident.
 
 from difflib import get_close_matches
 
+from refimpl.course.exercises.bugs_catalogue import BUGS
 from refimpl.course.exercises.composing_catalogue import COMPOSING
 from refimpl.course.exercises.context_catalogue import CONTEXT
 from refimpl.course.exercises.costs_catalogue import COSTS
-from refimpl.course.exercises.exercise import Exercise
+from refimpl.course.exercises.exercise import KINDS, Exercise
 from refimpl.course.exercises.experts_catalogue import EXPERTS
 from refimpl.course.exercises.pipeline_catalogue import PIPELINES
 from refimpl.course.exercises.replicas_catalogue import REPLICAS
+from refimpl.course.exercises.steps_catalogue import STEPS
 
 ALL = [
     Exercise(
@@ -92,7 +94,7 @@ ALL = [
             "off by a factor": "dy is the same on every rank, so a sum over the ranks counts it P times.",
         }),
     Exercise(
-        6, "row_parallel_bias", "find the bug", "05", difficulty=2, minutes=10,
+        6, "row_parallel_bias", "find the bug", "05", difficulty=2, minutes=10, kind="find the bug",
         hints=(
             "Run it on one rank and on two with w = 0. What should y be, and what is it?",
             "Which of the terms of y are addends of one rank, and which does every rank have whole?",
@@ -110,9 +112,23 @@ ALL = [
     *EXPERTS,
     *COSTS,
     *COMPOSING,
+    *BUGS,
+    *STEPS,
 ]
 
 BY_NAME = {exercise.name: exercise for exercise in ALL}
+
+
+def of_kind(kind=None):
+    """The exercises of a kind ("find the bug", or a part of it such as "bug"), or all; ValueError if there is none."""
+    if kind is None:
+        return ALL
+    wanted = " ".join(kind.lower().split())
+    fits = [known for known in KINDS if wanted and wanted in known]
+    if len(fits) != 1:
+        near = (get_close_matches(wanted, KINDS, n=1, cutoff=0.0) or KINDS)[0]
+        raise ValueError(f"there is no kind {kind!r} of exercises: nearest {near!r}; there are {', '.join(KINDS)}")
+    return [exercise for exercise in ALL if exercise.kind == fits[0]]
 
 
 def find(name):

@@ -20,12 +20,14 @@ from pathlib import Path
 import numpy as np
 
 from refimpl.course.exercises import (
+    bugs_cases,
     composing_cases,
     context_cases,
     costs_cases,
     experts_cases,
     pipeline_cases,
     replicas_cases,
+    steps_cases,
     stubs,
 )
 from refimpl.course.exercises.cases import cases
@@ -40,8 +42,9 @@ from refimpl.world.local import run_local
 
 SECONDS = 10.0                                        # for one run; a right answer takes milliseconds
 TRIALS = (pipeline_cases.TRIALS | replicas_cases.TRIALS | context_cases.TRIALS | experts_cases.TRIALS
-          | composing_cases.TRIALS | costs_cases.TRIALS)                   # without ranks
-CASES = replicas_cases.CASES | context_cases.CASES | experts_cases.CASES | composing_cases.CASES
+          | composing_cases.TRIALS | costs_cases.TRIALS | bugs_cases.TRIALS | steps_cases.TRIALS)         # without ranks
+CASES = (replicas_cases.CASES | context_cases.CASES | experts_cases.CASES | composing_cases.CASES
+         | bugs_cases.CASES)
 PACKAGE = os.path.join(Path(__file__).resolve().parents[2], "")
 
 

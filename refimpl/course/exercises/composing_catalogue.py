@@ -93,7 +93,7 @@ COMPOSING = [
             "wrong traffic": "Two of the four gradients have to travel, once around each.",
         }),
     Exercise(
-        36, "layer_elements", "count what a layer sends", "06", difficulty=2, minutes=15,
+        36, "layer_elements", "count what a layer sends", "06", difficulty=2, minutes=15, kind="count",
         hints=(
             "Write down the collectives in their order, forward and backward, for one block. A layer has two blocks.",
             "With n = b s h, an all-reduce sends 2 n (t-1)/t, an all-gather or a reduce-scatter n (t-1)/t. Forward "

@@ -33,7 +33,8 @@ def states_counted(psi, zero, ranks, gradient):
     """(weights, gradients, optimizer) that a rank holds at rest, counted by the meter."""
     def program(comm):
         parameters = {"w": np.zeros(psi, np.float32)}
-        held = Zero(parameters, [["w"]], comm, zero, Adam(), Precision("bfloat16", {2: "bfloat16", 4: "float32"}[gradient]))
+        precision = Precision("bfloat16", {2: "bfloat16", 4: "float32"}[gradient])
+        held = Zero(parameters, [["w"]], comm, zero, Adam(), precision)
         found = held_bytes(**held.resident)
         return found["parameters"], found["gradients"], found["optimizer"]
 
@@ -46,18 +47,22 @@ def states_suspects(psi, zero, ranks, gradient):
         return tuple(psi * item / (ranks if stage >= begins else 1)
                      for item, begins in ((2, 3), (gradient, 2), (optimizer, 1)))
 
-    return [("copy forgotten", "the optimizer has two moments, but no float32 copy of the weights", cut(zero, optimizer=8)),
+    return [("copy forgotten", "the optimizer has two moments, but no float32 copy of the weights",
+             cut(zero, optimizer=8)),
             ("wrong dtype", "gradients are counted in another dtype than they have", cut(zero, gradient=6 - gradient)),
             *[("wrong cut", f"this is what ZeRO {stage} cuts", cut(stage)) for stage in range(4) if stage != zero]]
 
 
 def model_states():
     """All four stages, both conventions."""
-    return [Trial(words := f"{psi} parameters, ZeRO {zero} on {ranks} rank{'s' * (ranks > 1)}, gradients of {gradient} bytes",
-                  lambda function, args=(psi, zero, ranks, gradient): function(*args),
-                  partial(judge_numbers, words, ("weights", "gradients", "optimizer"),
-                          states_counted(psi, zero, ranks, gradient), states_suspects(psi, zero, ranks, gradient)))
-            for psi, zero, ranks, gradient in STATES]
+    found = []
+    for case in STATES:
+        psi, zero, ranks, gradient = case
+        words = f"{psi} parameters, ZeRO {zero} on {ranks} rank{'s' * (ranks > 1)}, gradients of {gradient} bytes"
+        found.append(Trial(words, lambda function, case=case: function(*case),
+                           partial(judge_numbers, words, ("weights", "gradients", "optimizer"),
+                                   states_counted(*case), states_suspects(*case))))
+    return found
 
 
 # -- lesson 03: what a layer keeps ------------------------------------------------------------------------------------
@@ -153,7 +158,7 @@ def bubble_shares():
         suspects = [("wrong denominator", "the two shares are the other way round", expected[::-1]),
                     ("wrong denominator", "both are shares of the ideal time", (expected[0],) * 2),
                     ("wrong denominator", "both are shares of the total time", (expected[1],) * 2),
-                    ("wrong denominator", "the total is one slot longer than it is: each stage waits for the p-1 others",
+                    ("wrong denominator", "the total is one slot too long: each stage waits for the p-1 others",
                      (expected[0], (p - 1) / (v * m + p))),
                     ("wrong addends", "p stages are taken to wait; each waits for the p-1 others",
                      (p / (v * m), p / (v * m + p))),
@@ -167,7 +172,7 @@ def bubble_shares():
 
 FLOPS = ((2, 16, 8, 64, 1, "none"), (2, 16, 8, 64, 3, "full"), (2, 16, 8, 64, 3, "selective"),
          (96, 12288, 2048, 51200, 1536, "full"), (48, 6144, 2048, 51200, 4, "selective"),
-         (96, 12288, 2048, 51200, 1536, "none"))                 # layers, hidden, sequence, vocabulary, batch, recompute
+         (96, 12288, 2048, 51200, 1536, "none"))               # layers, hidden, sequence, vocabulary, batch, recompute
 
 
 def step_flops():
@@ -176,7 +181,7 @@ def step_flops():
     for layers, h, s, V, B, recompute in FLOPS:
         model = custom(layers, h, max(h // 64, 1), V, tied=True, sequence=s)
         expected = model.flops(B, s), model.flops(B, s, recompute)
-        matrices, core, head = (B * number for number in (24 * layers * s * h * h, 4 * layers * s * s * h, 2 * s * h * V))
+        matrices, core, head = 24 * B * layers * s * h * h, 4 * B * layers * s * s * h, 2 * B * s * h * V
         again = {"none": 0, "selective": core, "full": matrices + core}[recompute]
         once = matrices + core + head
         suspects = [
@@ -187,9 +192,12 @@ def step_flops():
              (3 * once, 3 * once + matrices + core)),
             ("wrong addends", "backward takes twice the forward: it has two products for each of forward's",
              (2 * once, 2 * once + again)),
-            ("core forgotten", "attention's core, s by s, is missing", (3 * (once - core), 3 * (once - core) + max(again - core, 0))),
+            ("core forgotten", "attention's core, s by s, is missing",
+             (3 * (once - core), 3 * (once - core) + max(again - core, 0))),
             ("core forgotten", "attention's core has two products, scores and their sum of values",
              (3 * (once - core / 2), 3 * (once - core / 2) + max(again - core / 2, 0))),
+            ("core forgotten", "6 FLOPs a parameter and token leave out attention's core, and here the output table",
+             (3 * matrices, 3 * matrices)),
             ("head forgotten", "the output table is missing", (3 * (once - head), 3 * (once - head) + again)),
         ]
         words = f"{layers} layers, h={h}, s={s}, V={V}, B={B}, recompute {recompute}"

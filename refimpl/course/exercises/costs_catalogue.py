@@ -10,7 +10,7 @@ FITS = {
 
 COSTS = [
     Exercise(
-        25, "model_states", "model states under ZeRO", "03", difficulty=1, minutes=15,
+        25, "model_states", "model states under ZeRO", "03", difficulty=1, minutes=15, kind="count",
         hints=(
             "Write the bytes of one parameter first, without ZeRO: the weight, its gradient, and what Adam keeps in "
             "float32. Then ask what each stage cuts.",
@@ -26,7 +26,7 @@ COSTS = [
             "off by a factor": "Bytes, not elements, and those of one rank.",
         }),
     Exercise(
-        26, "layer_keeps", "what a layer keeps", "03", difficulty=3, minutes=25,
+        26, "layer_keeps", "what a layer keeps", "03", difficulty=3, minutes=25, kind="count",
         hints=(
             "Go through the layer as the picture in the file does. For each array that is kept: how many elements, "
             "how many bytes each, and does tensor parallelism cut it?",
@@ -36,45 +36,46 @@ COSTS = [
             "5*a*s*s*b/t with recompute 'none'.",
         ),
         advice={
-            "wrong cut": "Inside the blocks: heads and hidden features, cut by t. Outside: whole, or cut along the sequence.",
-            "probabilities": "Softmax's output 2, the mask 1, the dropped probabilities 2: five bytes for each of a s s b.",
+            "wrong cut": "Inside the blocks heads and hidden features are cut by t. Outside all is whole, or cut along "
+                         "the sequence.",
+            "probabilities": "Softmax's output 2, the mask 1, the dropped probabilities 2: five bytes, a s s b times.",
             "recomputation": "'selective' computes the scores again, 'full' the whole layer from its input.",
             "wrong dtype": "A mask has one byte an element, everything else two.",
             "off by a factor": "Bytes: two for each element, one for each element of a mask.",
         }),
     Exercise(
-        27, "gpt3_layout", "a layout for GPT-3", "11", difficulty=2, minutes=20,
+        27, "gpt3_layout", "a layout for GPT-3", "11", difficulty=2, minutes=20, kind="design",
         hints=(
-            "The states alone are 18 bytes a parameter: over how many GPUs must tp x pp cut them? Keep tp inside a node "
-            "of 8. Then let `check` say what does not fit, or what takes long.",
+            "The states alone are 18 bytes a parameter: over how many GPUs must tp x pp cut them? Keep tp inside a "
+            "node of 8. Then let `check` say what does not fit, or what takes long.",
             "With sequence_parallel, selective recomputation and ZeRO 1 there is room to spare. What is slow then? A "
             "bubble becomes smaller with chunks, and tensor-parallel messages with a smaller tp.",
             'tp, pp = 4, 8; return {"dp": gpus // 32, "tp": 4, "pp": 8, "zero": 1, "chunks": 3, "recompute": '
             '"selective", "sequence_parallel": True}.',
         ),
         advice=FITS | {
-            "does not fit": "More tp x pp cuts everything, ZeRO 1 the optimizer, selective recomputation the probabilities.",
+            "does not fit": "More tp x pp cuts everything, ZeRO 1 the optimizer, selective recomputation the scores.",
             "too slow": "Chunks shorten the bubble, a smaller tp its messages; do not compute again what you can keep.",
             "ep multiplied": "GPT-3 has no experts: leave ep out.",
         }),
     Exercise(
-        28, "moe_layout", "experts inside the node", "11", difficulty=3, minutes=25,
+        28, "moe_layout", "experts inside the node", "11", difficulty=3, minutes=25, kind="design",
         hints=(
             "409 billion parameters, of which most are experts'. ep cuts those, over ranks that are there already. How "
             "many of the ranks of one node may an expert-parallel group have, and what is left for tp and dp?",
-            "With expert_tp = tp an expert's shards take the tp ranks of a node, and its group reaches over nodes. With "
-            "expert_tp=1 every rank has whole experts: ep=8 fills a node.",
-            'tp, pp = 2, 16; return {"dp": gpus // 32, "tp": 2, "pp": 16, "ep": 8, "expert_tp": 1, "zero": 1, "chunks": '
-            '5, "sequence_parallel": True}.',
+            "With expert_tp = tp an expert's shards take the tp ranks of a node, and its group reaches over nodes. "
+            "With expert_tp=1 every rank has whole experts: ep=8 fills a node.",
+            'tp, pp = 2, 16; return {"dp": gpus // 32, "tp": 2, "pp": 16, "ep": 8, "expert_tp": 1, "zero": 1, '
+            '"chunks": 5, "sequence_parallel": True}.',
         ),
         advice=FITS | {
             "ep multiplied": "ep is taken out of dp and tp: dp x tp x pp alone is the number of GPUs.",
             "across nodes": "expert_tp=1 lets the ep group run over the tp ranks first, which share a node.",
             "does not fit": "ep, pp and ZeRO 1 cut what experts take; a smaller micro_batch what activations take.",
-            "too slow": "Chunks shorten the bubble; a larger pp leaves fewer gradients to sum, a smaller tp fewer messages.",
+            "too slow": "Chunks shorten the bubble; a larger pp leaves fewer gradients, a smaller tp less to send.",
         }),
     Exercise(
-        29, "bubble_shares", "the bubble, over two denominators", "13", difficulty=1, minutes=10,
+        29, "bubble_shares", "the bubble, over two denominators", "13", difficulty=1, minutes=10, kind="count",
         hints=(
             "How long is one rank idle, in units of one micro-batch through one stage? And how long does it work?",
             "Idle: p-1 slots, or (p-1)/v with v chunks. Work: m slots. The ideal time is the work, the total time is "
@@ -86,7 +87,7 @@ COSTS = [
             "wrong addends": "Each stage waits for p-1 others, and v chunks make that v times shorter.",
         }),
     Exercise(
-        30, "step_flops", "model FLOPs and hardware FLOPs", "13", difficulty=2, minutes=20,
+        30, "step_flops", "model FLOPs and hardware FLOPs", "13", difficulty=2, minutes=20, kind="count",
         hints=(
             "Count forward for one token first: 2 for each element of each matrix it meets. Then the two products of "
             "attention, which grow with the sequence, and the output table, once.",
@@ -98,7 +99,7 @@ COSTS = [
         advice={
             "off by a factor": "A multiplication and an addition are two operations.",
             "recomputation": "Model FLOPs are what the model needs; hardware FLOPs also what is done a second time.",
-            "core forgotten": "Queries times keys, then probabilities times values: 2 s^2 h each, for a layer and sequence.",
+            "core forgotten": "Queries times keys, then probabilities times values: 2 s^2 h each, in every layer.",
             "head forgotten": "The output table is a product of h x V for every token.",
             "wrong addends": "Backward has two products for each of forward's: for the input and for the weight.",
         }),

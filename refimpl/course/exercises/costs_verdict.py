@@ -28,8 +28,9 @@ def judge_numbers(words, names, expected, suspects, found):
     for diagnosis, cause, values in suspects:
         if alike(numbers, values) and not alike(values, expected):
             raise Wrong(diagnosis, cause, f"{words}: {compared(names, numbers, expected)}")
-    ratios = {round(number / right, 9) for number, right in zip(numbers, expected) if right}
-    if len(ratios) == 1 and ratios != {0.0} and all(number == 0 for number, right in zip(numbers, expected) if not right):
+    pairs = [pair for pair in zip(numbers, expected, strict=True) if any(pair)]
+    ratios = {round(number / right, 9) if right else None for number, right in pairs}
+    if len(ratios) == 1 and ratios.isdisjoint({0.0, None}):
         ratio, = ratios
         times = f"{ratio:g} times too large" if ratio > 1 else f"{1 / ratio:g} times too small"
         raise Wrong("off by a factor", f"what is returned is {times}", f"{words}: {compared(names, numbers, expected)}")
@@ -39,7 +40,8 @@ def judge_numbers(words, names, expected, suspects, found):
 
 def alike(numbers, others):
     """Whether they are equal, but for rounding."""
-    return all(math.isclose(number, other, rel_tol=1e-9, abs_tol=1e-9) for number, other in zip(numbers, others, strict=True))
+    return all(math.isclose(number, other, rel_tol=1e-9, abs_tol=1e-9)
+               for number, other in zip(numbers, others, strict=True))
 
 
 def compared(names, numbers, expected):

@@ -64,7 +64,8 @@ def judge_design(task, found):
     for key in found:
         if key not in KEYS:
             near = get_close_matches(str(key), KEYS, n=1, cutoff=0.0)[0]
-            raise Wrong("wrong shape", f"there is no choice {key!r}", f"{case}nearest {near!r}; there are {', '.join(KEYS)}.")
+            raise Wrong("wrong shape", f"there is no choice {key!r}",
+                        f"{case}nearest {near!r}; there are {', '.join(KEYS)}.")
     check_product(task, case, found)
     try:
         training = training_of(task, **found)
@@ -94,16 +95,18 @@ def check_product(task, case, found):
         raise Wrong("ep multiplied", "ep was counted as a factor of the GPUs",
                     f"{case}{words} = {world}; with ep {sizes['ep']} it would be {task.gpus}, but expert parallelism "
                     "arranges the same ranks anew.")
-    raise Wrong("wrong product", f"the layout has {world} ranks, there are {task.gpus} GPUs", f"{case}{words} = {world}.")
+    raise Wrong("wrong product", f"the layout has {world} ranks, there are {task.gpus} GPUs",
+                f"{case}{words} = {world}.")
 
 
 def check_memory(case, training, gpu):
     """The fullest GPU has room."""
     lines = worst_stage(training, gpu)
     held = {kind: sum(line.bytes for line in lines if line.kind == kind) for kind in KINDS}
-    if sum(held.values()) > gpu.memory:
+    total = sum(held.values())
+    if total > gpu.memory:
         largest = sorted(held, key=held.get, reverse=True)[:3]
-        raise Wrong("does not fit", f"the fullest GPU would hold {sum(held.values()) / 1e9:.1f} GB of {gpu.memory / 1e9:.1f}",
+        raise Wrong("does not fit", f"the fullest GPU would hold {total / 1e9:.1f} GB of {gpu.memory / 1e9:.1f}",
                     case + ", ".join(f"{kind} {held[kind] / 1e9:.1f} GB" for kind in largest) + ".")
 
 

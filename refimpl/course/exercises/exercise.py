@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+KINDS = ("implement", "count", "find the bug", "design")
+
 
 @dataclass(frozen=True)
 class Exercise:
@@ -9,6 +11,8 @@ class Exercise:
 
     difficulty    1 to 3    minutes    for a learner who has just done the lesson    hints    each more explicit
     points        for who keeps count    advice    {diagnosis: a sentence that says what to do about it, here}
+    kind          "implement" an operator; "count" bytes, FLOPs or bubbles, held against a count; "find the bug" in code
+                  that was wrong somewhere; "design" a layout that fits, and is about as fast as par
     """
 
     number: int
@@ -20,6 +24,11 @@ class Exercise:
     hints: tuple
     points: int = 10
     advice: dict = field(default_factory=dict)
+    kind: str = "implement"
+
+    def __post_init__(self):
+        if self.kind not in KINDS:
+            raise ValueError(f"kind={self.kind!r} of exercise {self.name}: expected one of {', '.join(KINDS)}")
 
     @property
     def filename(self):

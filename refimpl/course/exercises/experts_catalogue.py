@@ -47,7 +47,7 @@ EXPERTS = [
             "rows lost": "Give every choice a place of its own first, and add up then; or use np.add.at.",
         }),
     Exercise(
-        24, "expert_gradient", "find the bug", "09", difficulty=3, minutes=20,
+        24, "expert_gradient", "find the bug", "09", difficulty=3, minutes=20, kind="find the bug",
         hints=(
             "Two ranks, one token each, both for the same expert. Write down the mean loss and the expert's gradient, "
             "then what the code returns.",

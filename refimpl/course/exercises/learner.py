@@ -73,7 +73,7 @@ def status():
         solved = [attempt.when for attempt in tried if attempt.passed]
         rows.append({
             "name": exercise.name, "title": exercise.title, "lesson": exercise.lesson, "minutes": exercise.minutes,
-            "difficulty": exercise.difficulty, "passed": bool(solved), "attempts": len(tried),
+            "difficulty": exercise.difficulty, "kind": exercise.kind, "passed": bool(solved), "attempts": len(tried),
             "score": exercise.points if solved else 0, "points": exercise.points, "hints": hints_seen(exercise),
             "solved": solved[0].isoformat(timespec="seconds") if solved else None,
             "diagnosis": tried[-1].detail["diagnosis"] if tried and isinstance(tried[-1].detail, dict) else None,

@@ -77,7 +77,8 @@ def adam_case(P, n, step, rng):
         own[rank][part] = new[part]
     mean, early = stepped(gradients.mean(axis=0)), stepped(gradients.sum(axis=0), 1)
     suspects = [
-        ("missing all-reduce", "each shard was updated with the gradient of its own rank alone", "parameter", [alone] * P),
+        ("missing all-reduce", "each shard was updated with the gradient of its own rank alone", "parameter",
+         [alone] * P),
         ("missing all-gather", "only the rank's own shard is new, the others are as they were", "parameter", own),
         ("off by a factor", f"{P} times too small a gradient: this is what Adam does with the mean", "parameter",
          [mean[0]] * P),
@@ -107,7 +108,8 @@ def clip_case(P, sharded, replicated, most):
 
     norm = np.sqrt(square(sharded) + square(replicated))
     suspects = [
-        ("wrong addends", f"what every rank has counts {P} times in the norm", P * square(replicated) + square(sharded)),
+        ("wrong addends", f"what every rank has counts {P} times in the norm",
+         P * square(replicated) + square(sharded)),
         ("wrong addends", "what every rank has does not count in the norm", square(sharded)),
         ("wrong addends", "norms were added up; it is their squares that add up",
          sum(np.sqrt(square(shard) + square(replicated)) for shard in shards) ** 2),

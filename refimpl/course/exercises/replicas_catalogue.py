@@ -32,7 +32,7 @@ REPLICAS = [
         advice={
             "missing all-reduce": "Each rank's gradient is of its own sequences: sum them, with reduce_scatter.",
             "missing all-gather": "The other shards have changed, too, on the other ranks: all_gather(mine, comm).",
-            "wrong traffic": "Reduce-scatter the gradient and all-gather the parameter: no more than an all-reduce sends.",
+            "wrong traffic": "Reduce-scatter the gradient, all-gather the parameter: together an all-reduce's worth.",
             "off by a factor": "The sum is what Adam wants here, not the mean.",
             "input changed": "update works in place: give it copies.",
             "wrong shape": "parameter is whole again in the end; m and v stay shards.",
@@ -42,8 +42,8 @@ REPLICAS = [
         hints=(
             "How long is the unit with its padding, and so each shard? Write the picture in the file again for 13 "
             "elements on 8 ranks.",
-            "Rank r has elements shard r to shard (r + 1) of the flat unit. A parameter that lies from begin to begin + "
-            "n has in there what is in both intervals; subtract begin to count in the parameter.",
+            "Rank r has elements shard r to shard (r + 1) of the flat unit. A parameter that lies from begin to begin "
+            "+ n has in there what is in both intervals; subtract begin to count in the parameter.",
             "shard = -(-size // alignment) * alignment // ranks; for each parameter start = max(shard * r - begin, 0), "
             "stop = min(shard * (r + 1) - begin, n), and it is a piece if start < stop; then begin += n.",
         ),
@@ -79,8 +79,8 @@ REPLICAS = [
             "Take the picture in the file: what has each rank, and which of it may count on one rank only?",
             "Squares of shards add up over the ranks, by an all-reduce of one number. Squares of what every rank has "
             "are added once, after it. Then the root.",
-            "norm = np.sqrt(all_reduce((sharded**2).sum(), comm) + (replicated**2).sum()); multiply both by most / norm "
-            "if norm > most, else by 1.",
+            "norm = np.sqrt(all_reduce((sharded**2).sum(), comm) + (replicated**2).sum()); multiply both by most / "
+            "norm if norm > most, else by 1.",
         ),
         advice={
             "missing all-reduce": "Sum the squares of the shards over the ranks, before the root.",

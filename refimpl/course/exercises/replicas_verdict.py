@@ -22,7 +22,7 @@ def judge_buckets(sizes, cap, buckets):
     lists = isinstance(buckets, list | tuple) and all(isinstance(names, list | tuple) for names in buckets)
     if not lists or not all(isinstance(name, str) for names in buckets for name in names):
         raise Wrong("wrong shape", "what is returned has the wrong form",
-                    f"{case}expected a list of lists of names, such as [['head'], ['block 1']]; it is {short(buckets)}.")
+                    f"{case}expected lists of names, such as [['head'], ['block 1']]; it is {short(buckets)}.")
     names = [name for bucket in buckets for name in bucket]
     if sorted(names) != sorted(sizes):
         odd = [f"{name} is in {names.count(name)} buckets" for name in {**sizes, **dict.fromkeys(names)}
@@ -111,7 +111,7 @@ ACTIONS = ("gather", "forward", "backward", "reduce", "free")
 
 
 def judge_order(units, order):
-    """Raise `Wrong` unless a step with this order computes the right things, in time, with little memory and traffic."""
+    """Raise `Wrong` unless a step in this order computes the right things, in as little memory as asked."""
     case = f"{units} unit{'s' * (units > 1)}: "
     actions = [parsed(word, units, case) for word in listed(order, case)]
     uses = [("forward", u) for u in range(units)] + [("backward", u) for u in reversed(range(units))]
@@ -154,7 +154,7 @@ def walk(actions, uses, units, case):
                 raise Wrong("wrong traffic", f"unit {u} is gathered although it is here", f"{at}nothing has freed it.")
             here.add(u)
             if len(here) > 2:
-                raise Wrong("too much kept", f"{len(here)} units are whole at once", f"{at}there are {sorted(here)} now.")
+                raise Wrong("too much kept", f"{len(here)} units are whole at once", f"{at}now {sorted(here)} are.")
         elif what == "free":
             if u not in here:
                 raise Wrong("wrong actions", f"unit {u} is freed, but is not here", f"{at}it was not gathered before.")

@@ -3,6 +3,7 @@
     not implemented     wrong shape      missing all-reduce    off by a factor    bias           wrong order
     wrong addends       wrong values     wrong gradient        not a number       wrong traffic  library used
     input changed       deadlock         messages left         collectives disagree              exception    too slow
+    missing all-gather
 
 Values first, gradients after the values of the forward, traffic last: right numbers at the wrong price are the last
 thing to mend. The numbers are read by refimpl/diagnosis.py; here is what is particular to an exercise.

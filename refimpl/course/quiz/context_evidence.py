@@ -99,6 +99,19 @@ def hiding_positions(flops, bandwidth):
     return high
 
 
+@lru_cache
+def ring_clock(P, compute, transfer):
+    """Seconds of a balanced ring's forward whose steps compute, and whose blocks travel, for so long."""
+    c, d = 8, 1
+    network = Network(Link(0.0, transfer / (2 * c * d * ITEM)), flops=4 * c * c * d / compute)
+
+    def program(comm):
+        program_of("ring", "contiguous", c * P, 1, 1, d, causal=False, backward=False)(comm)
+        return comm.clock
+
+    return max(run(program, P, network=network))
+
+
 def merged(sum1, out1, sum2, out2):
     """The output of two blocks: each one's sum of exponentials, and its own output."""
     out, _ = merge(*(np.array(x, float) for x in ([[out1]], [np.log(sum1)], [[out2]], [np.log(sum2)])))
@@ -133,5 +146,5 @@ def most_without_copies(heads, kv_heads):
 
 
 CONTEXT = {f.__name__: f for f in (
-    attention_sent, kept_on_a_rank, pairs_of, ring_efficiency, hiding_positions, merged, owner_of_chunk, targets_lost,
+    attention_sent, kept_on_a_rank, pairs_of, ring_efficiency, hiding_positions, ring_clock, merged, owner_of_chunk, targets_lost,
     mean_of_means, most_without_copies)}

@@ -81,7 +81,8 @@ def best_buckets(T, A, B, most=16):
 def zero_of(comm, stage, sizes, dtype="float16", grad_dtype=None, replicate=None):
     """A `Zero` of zeros, a unit of each size."""
     parameters = {f"w{k}": np.zeros(n, np.float32) for k, n in enumerate(sizes)}
-    return Zero(parameters, [[name] for name in parameters], comm, stage, Adam(), Precision(dtype, grad_dtype), replicate)
+    precision = Precision(dtype, grad_dtype)
+    return Zero(parameters, [[name] for name in parameters], comm, stage, Adam(), precision, replicate)
 
 
 def zero_holds(stage, N, grad_dtype=None):

@@ -42,7 +42,7 @@ def draw_buckets(P=8, K=4, backward_ms=20.0, megabytes=200.0, alpha_us=20.0, ban
     title = f"{K} bucket{'s' * (K > 1)} of {bytes_words(G / K)}: backward and all-reduces take {seconds_words(step)}"
     computing = T + bucket_time(G, K, *link) >= step * (1 - 1e-12)
     decides = "Computing decides" if computing and K > 1 else "Nothing overlaps" if K == 1 else "The network decides"
-    under = (f"{decides}. Hidden: {seconds_words(max(covered, 0.0)) if K > 1 else 0} of {seconds_words(sent)} of communication; "
+    under = (f"{decides}. Hidden: {seconds_words(covered) if K > 1 else 0} of {seconds_words(sent)} of communication; "
              f"backward alone takes {seconds_words(T)}.")
     return picture(930, 500, text(12, 24, title, 16, bold=True), text(12, 44, under, kind="faint"),
                    lanes(T, G, K, step, link), chart(T, G, K, step, best, link), comparison(T, G, K, best, link),
@@ -77,23 +77,24 @@ def when(T, G, K, P, alpha, beta):
 def lanes(T, G, K, step, link):
     """Two lanes of time: backward, bucket by bucket, and the network's all-reduces."""
     at = lambda seconds: LEFT + WIDE * seconds / step
-    top, shapes = 66, [text(12, 84, "backward", bold=True), text(12, 84 + LANE + 8, "network", bold=True)]
-    gap = 1 if WIDE * T / K / step > 3 else 0                      # between neighbours, where there is room for it
+    gap = 1 if WIDE * T / K / step > 3 else 0                        # between neighbours, where there is room for it
+    backward, network = 66, 66 + LANE + 8                            # where the lanes are
+    shapes = [text(12, backward + 18, "backward", bold=True), text(12, network + 18, "network", bold=True)]
+
+    def part(first, last, y, kind, number="", after=gap):
+        width = at(last) - at(first) - after
+        shapes.append(box(at(first), y, width, LANE, number if width > 25 else "", kind, 12, round=1))
+
     for k, (ready, begin, end) in enumerate(when(T, G, K, *link)):
-        first, label = at(ready - T / K), k + 1 if WIDE * T / K / step > 26 else ""
-        shapes.append(box(first, top, at(ready) - first - gap, LANE, label, "backward", 12, round=1))
-        label = k + 1 if at(end) - at(begin) > 26 else ""
-        behind = min(max(T, begin), end)                             # where the part that nothing hides begins
-        shapes.append(box(at(begin), top + LANE + 8, at(behind) - at(begin) - gap * (behind == end), LANE, kind="forward",
-                          round=1))
-        shapes.append(box(at(behind), top + LANE + 8, at(end) - at(behind) - gap * (end > behind), LANE, kind="purple",
-                          round=1))
-        wide_part = "on-forward" if behind - begin >= end - behind else "on-purple"
-        middle = (begin + behind) / 2 if behind - begin >= end - behind else (behind + end) / 2
-        shapes.append(text(at(middle), top + LANE + 25, label, 12, "middle", kind=wide_part) if label else "")
-    low = top + 2 * LANE + 8
-    shapes += [line([(at(T), top - 4), (at(T), low + 22)], "ink", 1.5, dash="3 3")]
-    exposed = f"{seconds_words(step - T)} more"
+        part(ready - T / K, ready, backward, "backward", k + 1)
+        behind = min(max(T, begin), end)                             # from then on nothing hides it
+        mostly_hidden = behind - begin >= end - behind
+        if behind > begin:
+            part(begin, behind, network, "forward", k + 1 if mostly_hidden else "", gap * (behind == end))
+        if end > behind:
+            part(behind, end, network, "purple", "" if mostly_hidden else k + 1)
+    low, exposed = network + LANE, f"{seconds_words(step - T)} more"
+    shapes.append(line([(at(T), backward - 4), (at(T), low + 22)], "ink", 1.5, dash="3 3"))
     if at(step) - at(T) > width_of(exposed, 12) + 60:
         shapes += [arrow(at(T) + 2, low + 14, at(step), low + 14), text(at(T) + 8, low + 30, exposed, 12)]
     else:
@@ -120,7 +121,8 @@ def chart(T, G, K, step, best, link):
         shapes.append(axes.curve(drawn(f), kind=kind, width=1.5))
     shapes.append(axes.curve(drawn(lambda K: max(computing(K), network(K))), kind="forward", width=3))
     shapes.append(line([axes.place(size, 1e3 * T) for size in sizes], "ink", 1, dash="3 3"))
-    shapes.append(text(*moved(axes.place(sizes[0], 1e3 * T), 6, 14 if T > 0.15 * highest else -14), "backward alone", 11, kind="faint"))
+    x, y = axes.place(sizes[0], 1e3 * T)
+    shapes.append(text(x + 6, y + (14 if T > 0.15 * highest else -14), "backward alone", 11, kind="faint"))
     shapes.append(axes.point(G / best, 1e3 * bucketed_step(T, G, best, *link),
                              f"best: {best} of {bytes_words(G / best)}" if best != K else f"best, and yours: {K}",
                              side="above"))
@@ -135,22 +137,18 @@ def rounded_up(number):
     return step * math.ceil(number / step)
 
 
-def moved(point, x, y):
-    """A point, x to the right and y down."""
-    return point[0] + x, point[1] + y
-
-
 def comparison(T, G, K, best, link):
     """Beside the chart: what the curves are, and three steps compared."""
     one = bucketed_step(T, G, 1, *link)
     rows = [("no overlap", one, seconds_words(one), "idle")]
-    rows += [(f"{number} bucket{'s' * (number > 1)}", (time := bucketed_step(T, G, number, *link)), seconds_words(time), kind)
-             for number, kind in {K: "purple", best: "ink"}.items()]
+    for number, kind in {K: "purple", best: "ink"}.items():
+        time = bucketed_step(T, G, number, *link)
+        rows.append((f"{number} bucket{'s' * (number > 1)}", time, seconds_words(time), kind))
     rows.append(("backward alone", T, seconds_words(T), "backward"))
     shapes = [text(600, 240, "The step, compared", bold=True), bars(600, 254, rows, 130, labels=106)]
-    entries = [("forward", 3, "the step: the larger of the two"), ("backward", 1.5, "backward, and one bucket more"),
-               ("weight", 1.5, "one bucket, and all of the network")]
-    for k, (kind, _, words) in enumerate(entries):
+    entries = [("forward", "the step: the larger of the two"), ("backward", "backward, and one bucket more"),
+               ("weight", "one bucket, and all of the network")]
+    for k, (kind, words) in enumerate(entries):
         shapes += [Axes.swatch(600, 394 + 22 * k, kind), text(630, 398 + 22 * k, words, 12)]
     return "".join(shapes)
 

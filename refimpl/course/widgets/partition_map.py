@@ -28,7 +28,7 @@ PSI = UNITS * SIZE                                                   # parameter
 KIND = {HERE: "forward", COMING: "purple", EMPTY: "soft", LEFT: "soft", OWN: "backward", SUM: "weight", None: "none"}
 STRIPS = (("parameters", 2), ("gathered", 2), ("gradients", 2), ("summing", 2), ("optimizer", 12))
 WORDS = {"summing": "on the way", "optimizer": "copy, m, v"}
-BYTE, LABELS, WIDE, GAP = 5, 92, 176, 22                             # pixels: of a byte, for names, a rank, between them
+BYTE, LABELS, WIDE, GAP = 5, 92, 176, 22                             # pixels: a byte, for names, a rank, between them
 TOP = 84
 
 
@@ -80,7 +80,8 @@ def one_rank(holding, rank, x, y, first):
         if first:
             shapes.append(text(x - 8, y + size * BYTE / 2 + 4, WORDS.get(name, name), 12, "end"))
         y += size * BYTE + 4
-    shapes += [text(x + (u + 0.5) * WIDE / UNITS, y + 8, f"layer {u}", 11, "middle", kind="faint") for u in range(UNITS)]
+    middle = lambda u: x + (u + 0.5) * WIDE / UNITS
+    shapes += [text(middle(u), y + 8, f"layer {u}", 11, "middle", kind="faint") for u in range(UNITS)]
     return "".join(shapes)
 
 

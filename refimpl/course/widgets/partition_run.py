@@ -19,7 +19,7 @@ from refimpl.world import run
 
 UNITS, SIZE = 3, 840                                                 # layers, and elements of each: 1 to 6 divide them
 MOST = 6                                                             # ranks
-EMPTY, OWN, SUM, LEFT, COMING, HERE = "empty", "own", "sum", "left", "coming", "here"       # states of one shard of a unit
+EMPTY, OWN, SUM, LEFT, COMING, HERE = "empty", "own", "sum", "left", "coming", "here"       # of a shard of a unit
 
 
 class Holding(NamedTuple):
@@ -45,7 +45,7 @@ class Moment(NamedTuple):
 
 
 class Step(NamedTuple):
-    """moments, in their order; peak: most bytes a rank held; sent: bytes by {"zero gather", "zero reduce"}, of rank 0."""
+    """moments, in their order; peak: most bytes a rank held; sent: bytes of rank 0, {"zero gather", "zero reduce"}."""
 
     moments: list
     peak: int

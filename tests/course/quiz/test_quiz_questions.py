@@ -125,6 +125,17 @@ def test_a_wrong_number_as_the_key_is_found_out(question, which):
     ("pp-which-rank-keeps-most", "simulate(build('gpipe', 4, 8)).peak_activations == [4, 3, 2, 1]"),
     ("pp-a-list-that-hangs", "runs('0F0 0B0 0F1 0B1', '1F0 1F1 1B0 1B1')"),
     ("pp-which-half", "runs('0F0 0W0 0I0', '1F0 1I0 1W0')"),
+    ("cp-what-travels-home", "attention_sent('ring', 4).backward == attention_sent('ring', 4).forward"),
+    ("cp-zigzag-why", "max(pairs_of('contiguous', 4)) == min(pairs_of('contiguous', 4))"),
+    ("moe-one-choice", "not router_learns('softmax-topk', 1)"),
+    ("moe-loss-free-bias", "bias_changes('choice') and bias_changes('weight')"),
+    ("moe-dropped", "dropped_output() > 0"),
+    ("moe-idle-expert", "idle_expert(0.0) == (0, True)"),
+    ("moe-whole-experts", "refused(1, 4, True)"),
+    ("moe-counts-first", "exchanged(4, 2, experts=16).counts == 16"),
+    ("mesh-who-crosses", "crosses('pp', 8, tp=2, cp=2, dp=2, pp=2, order='tp-cp-pp-dp')"),
+    ("mesh-order-changes", "crosses('tp', 8, tp=8, dp=2)"),
+    ("mesh-ep-world", "group_size('ep', dp=4, tp=2, pp=2, ep=4) == 1"),
 ])
 def test_a_check_that_is_not_true_is_found_out(id, check):
     assert wrong_keys(dataclasses.replace(by_id(id), check=check)) != []

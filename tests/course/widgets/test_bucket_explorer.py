@@ -58,7 +58,8 @@ def test_the_picture_says_what_is_best_what_is_hidden_and_who_decides():
     for words in (f"Hidden: {seconds_words(hidden)} of {seconds_words(hidden + step - 20e-3)}", "Computing decides",
                   "Best: 21 buckets of 9.52 MB", "one bucket takes 34.3 ms"):
         assert words in shown.words
-    assert "The network decides" in draw_buckets(K=96).words and "Nothing overlaps. Hidden: 0 of" in draw_buckets(K=1).words
+    assert "The network decides" in draw_buckets(K=96).words
+    assert "Nothing overlaps. Hidden: 0 of" in draw_buckets(K=1).words
     assert "best: 21 of 9.52 MB" in shown.svg and "yours" in shown.svg and "best, and yours: 8" in draw_buckets(
         K=8, bandwidth=10.0).svg
 
@@ -70,18 +71,19 @@ def test_what_is_waited_for_is_drawn_as_long_as_it_takes(K):
     boxes = [float(width) for width in re.findall(r'<rect class="purple" x="[\d.]+" y="100" width="([\d.]+)"', lanes)]
     step = overlap.bucketed_step(20e-3, 200e6, K, 8, 20e-6, 1 / 25e9)
     drawn = sum(width for width in boxes if width > 0)
-    assert abs(drawn - WIDE * (step - 20e-3) / step) <= K + 1
+    assert abs(drawn - WIDE * (step - 20e-3) / step) <= len(boxes) + 1
 
 
 @pytest.mark.parametrize("changes", [
     {"P": RANKS[0], "K": BUCKETS[-1]}, {"P": RANKS[-1], "K": BUCKETS[-1], "alpha_us": 1000.0}, {"backward_ms": 0.1},
-    {"backward_ms": 1000.0, "megabytes": 1.0}, {"megabytes": 1e4, "bandwidth": 0.1}, {"alpha_us": 0.1, "bandwidth": 1e3}])
+    {"backward_ms": 1000.0, "megabytes": 1.0}, {"megabytes": 1e4, "bandwidth": 0.1},
+    {"alpha_us": 0.1, "bandwidth": 1e3}])
 def test_the_ends_of_the_sliders_have_pictures_without_lines_outside(changes):
     shown = draw_buckets(**changes)
     assert "NaN" not in shown.svg and "inf" not in shown.svg.replace("infl", "")
     points = [float(n) for line in re.findall(r'points="([^"]+)"', shown.svg) for n in re.findall(r"([\d.-]+),", line)]
     assert all(0 <= x <= 930 for x in points)
-    assert all(float(width) >= 0 for width in re.findall(r'<rect class="\w+" x="[\d.-]+" y="[\d.-]+" width="([^"]+)"', shown.svg))
+    assert not re.findall(r'width="-', shown.svg)
 
 
 @pytest.mark.parametrize("arguments, says", [

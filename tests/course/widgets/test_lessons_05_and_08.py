@@ -11,7 +11,7 @@ from refimpl.course.quiz.questions import load
 from refimpl.course.widgets import stills
 from refimpl.pipeline import build, simulate
 
-WORDS = {3: "three", 5: "five"}
+WORDS = {5: "five", 7: "seven"}
 TITLES = {                                                  # as the lesson puts it, where it is not the catalogue's
     "row_parallel_forward": "A row-parallel linear layer, forward",
     "row_parallel_backward": "A row-parallel linear layer, backward", "row_parallel_bias": "Find the bug",

@@ -46,7 +46,8 @@ def test_every_shard_that_is_cut_is_on_one_rank_and_the_rest_on_all(stage, N):
     holdings = at(stage, N, "before the step")
     for kind, cut in (("parameters", stage == 3), ("gradients", stage >= 2), ("optimizer", stage >= 1)):
         for unit in range(UNITS):
-            owners = [sum(getattr(holding, kind)[unit][shard] is not None for holding in holdings) for shard in range(N)]
+            states = zip(*(getattr(holding, kind)[unit] for holding in holdings))
+            owners = [sum(state is not None for state in shard) for shard in states]
             assert owners == [1 if cut else N] * N
 
 
