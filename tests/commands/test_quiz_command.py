@@ -113,7 +113,7 @@ def test_an_export_replaces_the_file_as_a_whole_and_leaves_nothing_beside_it(tmp
 # -- bad input --------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("options, says", [
-    (["--lesson", "7"], "lesson='7': there are questions for 01, 0"),
+    (["--lesson", "99"], "lesson='99': there are questions for 01, 0"),
     (["--level", "hard"], "level='hard': expected recall, apply, trap"),
     (["--export", "q.pdf"], "--export q.pdf: the name must end in .md, .tsv, .json"),
     (["--export", "nowhere/q.md"], "--export nowhere/q.md: there is no folder nowhere"),

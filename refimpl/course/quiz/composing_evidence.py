@@ -10,7 +10,6 @@
 
 import tempfile
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 
@@ -59,7 +58,7 @@ def group_size(axis, **sizes):
     return len(meshes(**sizes)[0][axis][1])
 
 
-def nodes_of(axis, node_size, **sizes):
+def nodes_of_group(axis, node_size, **sizes):
     """On how many nodes the first group of an axis has ranks."""
     return len({rank // node_size for rank in meshes(**sizes)[0][axis][1]})
 
@@ -141,6 +140,13 @@ def own_gradient(name, t):
     return bool(np.allclose(sum(parts), right) and not np.allclose(parts[0], right))
 
 
+def averaged(name, t):
+    """A parameter's gradient averaged over the ranks, sequence-parallel: how many times the right one it is."""
+    right = ran_layer(1, False)[1][0][1][name]
+    mean = sum(gradients[name] for _, gradients in ran_layer(t, True)[1]) / t
+    return float((mean * right).sum() / (right * right).sum())
+
+
 def positions_of(s, t, rank):
     """How many of s positions a rank has."""
     part = sequence.own(s, rank, t)
@@ -190,14 +196,6 @@ def saved_bytes_a_parameter(dp=1, dtype="bfloat16"):
     return sum(pieces.values()) / parameters
 
 
-@cache
-def files_of(dp, tp):
-    """How many files a checkpoint has beside its manifest."""
-    with tempfile.TemporaryDirectory() as folder:
-        run_of(Plan(steps=1, save=folder), dp, tp)
-        return len(list(Path(checkpoint.checkpoints(folder)[-1]).glob("*.safetensors")))
-
-
 def best_interval(cost, between):
     """Of all whole numbers of minutes, the interval of checkpoints that wastes least: each costs `cost`, a crash comes
     every `between`, and loses half of an interval."""
@@ -205,6 +203,6 @@ def best_interval(cost, between):
 
 
 COMPOSING = {f.__name__: f for f in (
-    place, apart, group_size, nodes_of, crosses, norm_summed_over, sequences, ring_across, layer_sends, collectives,
-    own_gradient, positions_of, steps_lost, resumes_alike, saved_bytes_a_parameter, files_of, best_interval)}
+    place, apart, group_size, nodes_of_group, crosses, norm_summed_over, sequences, ring_across, layer_sends,
+    collectives, own_gradient, averaged, positions_of, steps_lost, resumes_alike, saved_bytes_a_parameter, best_interval)}
 COMPOSING["layer_keeps"] = layer_activations

@@ -80,7 +80,7 @@ def ring_efficiency(layout, P, s):
 
 @lru_cache
 def hiding_positions(flops, bandwidth):
-    """The fewest positions of a rank with which two ranks hide the transfer, in bfloat16, every key seen, no latency."""
+    """The fewest positions of a rank with which two ranks hide the transfer: bfloat16, every key seen, no latency."""
     def hidden(c):
         network = Network(Link(0.0, 2 / ITEM / bandwidth), flops=flops)                # 2 bytes of 8 that travel here
 
@@ -131,20 +131,21 @@ def targets_lost(P):
 
 
 def mean_of_means(loss, P):
-    """What P ranks make of a sequence with one target, of this loss, if each divides by its own 4 positions."""
+    """What P ranks make of a sequence with one counting token, of this loss, if each divides by its own count."""
     losses = np.zeros((1, 4 * P))
     losses[0, 1] = loss
-    everybody = all_positions(4 * P, P)
-    return float(np.mean([shard(losses, everybody, rank).mean() for rank in range(P)])) * 4
+    parts = [shard(losses, all_positions(4 * P, P), rank) for rank in range(P)]
+    return float(np.mean([part.sum() / max(np.count_nonzero(part), 1) for part in parts]))
 
 
 def most_without_copies(heads, kv_heads):
     """The most ranks of Ulysses at which no key-value head is on two of them."""
     q, kv = np.ones((1, 1, kv_heads, heads // kv_heads, 1)), np.ones((1, 1, kv_heads, 1))
     fits = lambda P: ulysses.columns(q, kv, kv, 0, P).shape[2] * P == kv_heads
-    return max(P for P in range(1, heads + 1) if heads % P == 0 and (kv_heads % P == 0 or P % kv_heads == 0) and fits(P))
+    dealt_out = lambda P: heads % P == 0 and (kv_heads % P == 0 or P % kv_heads == 0)
+    return max(P for P in range(1, heads + 1) if dealt_out(P) and fits(P))
 
 
 CONTEXT = {f.__name__: f for f in (
-    attention_sent, kept_on_a_rank, pairs_of, ring_efficiency, hiding_positions, ring_clock, merged, owner_of_chunk, targets_lost,
-    mean_of_means, most_without_copies)}
+    attention_sent, kept_on_a_rank, pairs_of, ring_efficiency, hiding_positions, ring_clock, merged, owner_of_chunk,
+    targets_lost, mean_of_means, most_without_copies)}

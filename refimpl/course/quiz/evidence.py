@@ -19,6 +19,7 @@ from refimpl.collectives import all_gather, all_reduce
 from refimpl.cost import alpha_beta, traffic
 from refimpl.course.quiz.composing_evidence import COMPOSING
 from refimpl.course.quiz.context_evidence import CONTEXT
+from refimpl.course.quiz.costs_evidence import COSTS
 from refimpl.course.quiz.experts_evidence import EXPERTS
 from refimpl.course.quiz.pipeline_evidence import PIPELINES
 from refimpl.course.quiz.replicas_evidence import REPLICAS
@@ -231,5 +232,6 @@ EVIDENCE = {
     **{f.__name__: f for f in (
         elements, seconds, alike_on_all_ranks, as_on_one_device, hangs, mlp_step, layer_all_reduces,
         bias_added_on_every_rank, wrong_gradients, between_two_columns, gelu_of_parts_differs)},
-    **PIPELINES, **REPLICAS, **CONTEXT, **EXPERTS, **COMPOSING, "alpha_beta": alpha_beta, "traffic": traffic,
+    **PIPELINES, **REPLICAS, **CONTEXT, **EXPERTS, **COMPOSING, **COSTS,
+    "alpha_beta": alpha_beta, "traffic": traffic,
 }

@@ -14,20 +14,27 @@ from refimpl.course.widgets.bucket_explorer import BucketExplorer
 from refimpl.course.widgets.context_memory import ContextMemory
 from refimpl.course.widgets.deadlock_playground import DeadlockPlayground
 from refimpl.course.widgets.expert_layout import ExpertLayout
+from refimpl.course.widgets.fact_check import FactCheck
 from refimpl.course.widgets.interactive import Explorer, option, round_numbers, stops, switch, whole, words_area
+from refimpl.course.widgets.memory_bar import MemoryBar
 from refimpl.course.widgets.mesh_explorer import MeshExplorer
 from refimpl.course.widgets.partition_map import PartitionMap
 from refimpl.course.widgets.pipeline_explorer import PipelineExplorer
 from refimpl.course.widgets.pipeline_stepper import PipelineStepper
+from refimpl.course.widgets.planner_explorer import PlannerExplorer
+from refimpl.course.widgets.restart_explorer import RestartExplorer
 from refimpl.course.widgets.router_heat_map import RouterHeatMap
 from refimpl.course.widgets.schedule_playground import SchedulePlayground
+from refimpl.course.widgets.sequence_map import SequenceMap
 from refimpl.course.widgets.split import SplitExplorer
 from refimpl.course.widgets.svg import Picture, picture
 from refimpl.course.widgets.token_exchange import TokenExchange
+from refimpl.course.widgets.what_if import WhatIf
 
 __all__ = [
     "AllReduceStepper", "AlphaBetaExplorer", "AttentionGrid", "Axes", "BucketExplorer", "ContextMemory",
-    "DeadlockPlayground", "ExpertLayout", "Explorer", "MeshExplorer", "PartitionMap", "Picture", "PipelineExplorer",
-    "PipelineStepper", "RouterHeatMap", "SchedulePlayground", "SplitExplorer", "TokenExchange", "option",
-    "picture", "round_numbers", "stops", "switch", "whole", "words_area",
+    "DeadlockPlayground", "ExpertLayout", "Explorer", "FactCheck", "MemoryBar", "MeshExplorer", "PartitionMap",
+    "Picture", "PipelineExplorer", "PipelineStepper", "PlannerExplorer", "RestartExplorer", "RouterHeatMap",
+    "SchedulePlayground", "SequenceMap", "SplitExplorer", "TokenExchange", "WhatIf", "option", "picture",
+    "round_numbers", "stops", "switch", "whole", "words_area",
 ]

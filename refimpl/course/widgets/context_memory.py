@@ -67,7 +67,7 @@ def draw_memory(power=17, P=8, kv_heads=8):
                for k, (name, _, words, kind) in enumerate(rows)]
     now = [(words, n, bytes_words(n), "forward") for words, n in
            (("kept", mine), ("ring", passing(s, kv_heads, P)), ("gather", passing(s, kv_heads, P, "gather")))]
-    shapes += [text(512, 266, "On a rank: kept, and beside it while it computes", 13, bold=True),
+    shapes += [text(512, 266, "Kept on a rank, and beside it at work", 13, bold=True),
                bars(512, 280, now, 170, labels=58),
                text(512, 384, "ring: two blocks that pass; gather: all keys", 12, kind="faint")]
     return picture(864, 446, *shapes, title=title, words=f"{told} On one rank it would be {bytes_words(alone)}, the "

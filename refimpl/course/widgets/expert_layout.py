@@ -50,7 +50,8 @@ def draw_experts(dp=8, cp=1, tp=1, pp=1, ep=8, cut=CUT, rank=0):
     told = (f"Each GPU has {each} of {EXPERTS} experts of a layer, {part} of their features: "
             f"the weights of {each / layout.expert_tp:g} whole ones.")
     where = crossing(layout)
-    mine = f"Rank {rank}: ep group {short(group['ep'])}; the same experts on {short(group['expert_dp'])}"
+    same = f"the same experts on {short(group['expert_dp'])}" if len(group["expert_dp"]) > 1 else "no copies"
+    mine = f"Rank {rank}: ep group {short(group['ep'])}; {same}"
     mine += f"; other parts of them on {short(group['expert_tp'])}." if layout.expert_tp > 1 else "."
     shapes = [text(12, 24, title, 16, bold=True), text(12, 44, told, 13, kind="faint"),
               text(12, 64, where, 13, kind="faint"), text(12, 84, mine, 13)]

@@ -5,7 +5,7 @@
     ...
     rank 0  ...  below, each pipeline rank, and the product that each number is
 
-All lengths come from cost/footprint.py, which the suite holds against what trainers of all layouts were counted to hold.
+All lengths come from cost/footprint.py, which the suite holds against what trainers were counted to hold.
 """
 
 from refimpl.cost.footprint import footprint, held_parameters, replicas
@@ -27,8 +27,8 @@ LEFT, WIDE, HIGH = 84, 740, 26                             # pixels: where bars 
 SHOWN = 6                                                  # pipeline ranks at most
 
 
-def training_of(model, dp=1, tp=1, pp=1, ep=1, zero=0, sequence=2048, micro_batch=1, recompute="none", sequence_parallel=False,
-                flash=False, grad_dtype=None):
+def training_of(model, dp=1, tp=1, pp=1, ep=1, zero=0, sequence=2048, micro_batch=1, recompute="none",
+                sequence_parallel=False, flash=False, grad_dtype=None):
     """The `Training` that the controls describe: 1F1B, four micro-batches a stage."""
     found = find_model(model)
     if found.positions:
@@ -38,9 +38,9 @@ def training_of(model, dp=1, tp=1, pp=1, ep=1, zero=0, sequence=2048, micro_batc
                     flash=flash, grad_dtype=grad_dtype)
 
 
-def draw_memory(model="llama3-70b", gpu="h100-sxm", dp=8, tp=8, pp=1, ep=1, zero=0, sequence=8192,
+def draw_footprint(model="llama3-70b", gpu="h100-sxm", dp=8, tp=8, pp=1, ep=1, zero=0, sequence=8192,
                 micro_batch=1, recompute="selective", sequence_parallel=True, flash=False, grad_dtype=None):
-    """What the fullest GPU holds under each ZeRO stage, and the chosen one's pipeline ranks and numbers: a `Picture`."""
+    """What the fullest GPU holds under each ZeRO stage, and of the chosen one ranks and numbers: a `Picture`."""
     chosen = dict(dp=dp, tp=tp, pp=pp, ep=ep, sequence=sequence, micro_batch=micro_batch, recompute=recompute,
                   sequence_parallel=sequence_parallel, flash=flash, grad_dtype=grad_dtype)
     card = find_gpu(gpu)
@@ -153,7 +153,7 @@ def gb(nbytes):
 
 def MemoryBar(model="llama3-70b", gpu="h100-sxm", dp=8, tp=8, pp=1, zero=0):
     """The widget: a model, a GPU and a layout, and what the fullest GPU holds."""
-    return Explorer(draw_memory, {
+    return Explorer(draw_footprint, {
         "model": option("Model", MODELS, model), "gpu": option("GPU", GPUS, gpu),
         "dp": stops("Data-parallel", dp, [*POWERS, 256, 512, 1024]), "tp": stops("Tensor-parallel", tp, POWERS[:6]),
         "pp": stops("Pipeline", pp, [1, 2, 4, 8, 12, 16, 32]), "ep": stops("Expert-parallel", 1, POWERS[:7]),

@@ -14,7 +14,7 @@ from functools import lru_cache
 from refimpl.collectives import bounds
 from refimpl.cost import models
 from refimpl.cost.footprint import stage
-from refimpl.cost.layer_traffic import Seat
+from refimpl.cost.seat import Seat
 from refimpl.cost.step_traffic import rows, totals
 from refimpl.cost.training import Training
 from refimpl.course.widgets.alpha_beta_explorer import bytes_words, seconds_words

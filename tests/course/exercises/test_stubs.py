@@ -48,7 +48,7 @@ EDITED = STUB.replace('    raise NotImplementedError("your code goes here")\n', 
 def course(tmp_path):
     """A copy of both folders."""
     for impl in ("solutions", "exercises"):
-        shutil.copytree(stubs.folder(impl), tmp_path / impl, ignore=shutil.ignore_patterns("quiz", "__pycache__"))
+        shutil.copytree(stubs.folder(impl), tmp_path / impl, ignore=shutil.ignore_patterns("quiz", "interview", "__pycache__"))
     return tmp_path
 
 

@@ -133,9 +133,14 @@ def test_a_wrong_number_as_the_key_is_found_out(question, which):
     ("moe-idle-expert", "idle_expert(0.0) == (0, True)"),
     ("moe-whole-experts", "refused(1, 4, True)"),
     ("moe-counts-first", "exchanged(4, 2, experts=16).counts == 16"),
+    ("layout-inside-the-node", "crosses('tp', 8, dp=4, tp=8, pp=2)"),
     ("mesh-who-crosses", "crosses('pp', 8, tp=2, cp=2, dp=2, pp=2, order='tp-cp-pp-dp')"),
     ("mesh-order-changes", "crosses('tp', 8, tp=8, dp=2)"),
     ("mesh-ep-world", "group_size('ep', dp=4, tp=2, pp=2, ep=4) == 1"),
+    ("ckpt-other-layout", "not resumes_alike((2, 1, 2), (1, 2, 1))"),
+    ("sp-collectives", "collectives(4, False, 'all_gather') == 6"),
+    ("sp-norm-gradient", "own_gradient('norm1.w', 4) and own_gradient('mlp.b2', 4)"),
+    ("sp-bias-gradient", "not own_gradient('norm1.b', 4)"),
 ])
 def test_a_check_that_is_not_true_is_found_out(id, check):
     assert wrong_keys(dataclasses.replace(by_id(id), check=check)) != []
