@@ -82,6 +82,12 @@ def address(x):
     return x.ctypes.data if isinstance(x, np.ndarray) else x.data.ptr
 
 
+def same_device():
+    """A function that makes another thread compute where this one does: CuPy's current device is each thread's own."""
+    cupy = sys.modules.get("cupy")
+    return cupy.cuda.Device().use if cupy is not None and cupy.cuda.is_available() else lambda: None
+
+
 def usable_gpu():
     """Whether CuPy can compute here: (True, the device's name) or (False, why not and what to do).
 

@@ -10,9 +10,13 @@
 The measure is norm-relative: ||a - b|| <= tolerance * max(||b||, 1e-3 ||all tensors of that kind||). Elementwise bounds
 are wrong here: a sum in another order moves small elements by much. The second term is for gradients that are zero in
 truth, like that of a softmax attention's key bias.
+
+Arrays may be NumPy's, CuPy's, or of any library that speaks DLPack, such as PyTorch, whose tensors the program then
+gets and returns. docs/check_your_own_operator.md has an example of each kind, and of each kind of mistake.
 """
 
 import math
+import sys
 
 import numpy as np
 
@@ -28,6 +32,7 @@ TOLERANCE = {                                            # dtype: (outputs, grad
     "float16": (5e-3, 5e-3),
 }
 REPLICATED, PARTIAL = "replicated", "partial"
+CPU = 1                                                  # DLPack's number of host memory
 
 
 def assert_sharded_equal(program, reference, inputs, ranks=(1, 2, 3, 4), shard=None, gradients=True, ledger=None,
@@ -36,8 +41,8 @@ def assert_sharded_equal(program, reference, inputs, ranks=(1, 2, 3, 4), shard=N
 
     program       program(comm, **local) -> dict of arrays by name; a gradient is called d + the name of an input
     reference     reference(**inputs) -> dict of the whole arrays by the same names; it is given NumPy arrays
-    inputs        whole arrays by name, NumPy or of a device (then the program gets device arrays); anything else (None,
-                  a number, a string) is handed on as it is
+    inputs        whole arrays by name, of NumPy, CuPy or PyTorch (the program gets the same kind, on the same device,
+                  with requires_grad where set); anything else (None, a number, a string) is handed on as it is
     ranks         sizes of the world to try, or one; under mpirun only the size of the job
     shard         how each array is cut: an axis (chunk r of n is [n*r//P, n*(r+1)//P)), "replicated" (whole on every
                   rank) or "partial" (the ranks' arrays add up to it); a gradient is cut like its input unless named
@@ -53,7 +58,8 @@ def assert_sharded_equal(program, reference, inputs, ranks=(1, 2, 3, 4), shard=N
     if not sizes:
         raise ValueError(f"ranks={ranks!r}: give at least one number of ranks to try, such as (1, 2, 3, 4)")
     arrays = {name: x for name, x in inputs.items() if hasattr(x, "dtype")}
-    whole = reference(**{name: to_host(x).copy() if name in arrays else x for name, x in inputs.items()})
+    hosts = {name: on_host(x, name) for name, x in arrays.items()}
+    whole = reference(**{name: hosts[name].copy() if name in arrays else x for name, x in inputs.items()})
     if not isinstance(whole, dict) or not whole:
         raise ValueError(f"reference returned {described(whole)}: expected a dict of whole arrays by name")
     expected = {name: np.asarray(x) for name, x in whole.items()}
@@ -63,17 +69,18 @@ def assert_sharded_equal(program, reference, inputs, ranks=(1, 2, 3, 4), shard=N
                          "compare d + an input's name, or say gradients=False")
     for name in [*arrays, *expected]:
         how = shard.setdefault(name, shard.get(name[1:]) if name in names else None)
-        shard[name] = checked_cut(name, how, (arrays if name in arrays else expected)[name].ndim)
+        shard[name] = checked_cut(name, how, (hosts if name in hosts else expected)[name].ndim)
     for size in sizes:
         log = Ledger()
 
         def on_rank(comm, size=size):
-            local = {name: cut(x, shard[name], comm.rank, size) if name in arrays else x for name, x in inputs.items()}
+            local = {name: local_part(x, hosts[name], shard[name], comm.rank, size) if name in arrays else x
+                     for name, x in inputs.items()}
             returned = program(comm, **local)
             if not isinstance(returned, dict):
                 raise AssertionError(f"program returned {described(returned)}: expected a dict of arrays by name: "
                                      + ", ".join(expected))
-            return {name: to_host(y) if hasattr(y, "dtype") else np.asarray(y) for name, y in returned.items()}
+            return {name: on_host(y, name) for name, y in returned.items()}
 
         results = run(on_rank, size, ledger=log, rendezvous=rendezvous)
         compare(results, expected, shard, names, tolerance)
@@ -81,6 +88,41 @@ def assert_sharded_equal(program, reference, inputs, ranks=(1, 2, 3, 4), shard=N
             compare_traffic(log, size, traffic)
         if ledger is not None:
             ledger.merge(log)
+
+
+def on_host(x, name="x"):
+    """x as a NumPy array: a number, or an array of NumPy, CuPy or whatever speaks DLPack.
+
+    ValueError if NumPy has no such dtype, naming what to do.
+    """
+    if not speaks_dlpack(x):
+        return to_host(x) if hasattr(x, "dtype") else np.asarray(x)
+    x = x.detach() if hasattr(x, "detach") else x                  # PyTorch: what follows is no part of its graph
+    try:
+        if x.__dlpack_device__()[0] == CPU:
+            return np.from_dlpack(x)
+        import cupy
+
+        return to_host(cupy.from_dlpack(x))
+    except (BufferError, RuntimeError, TypeError) as error:
+        raise ValueError(f"{name} has dtype {x.dtype}, which NumPy cannot take: {error}; "
+                         f"compare {name}.float()") from None
+
+
+def speaks_dlpack(x):
+    """Whether x is an array of a library that is neither NumPy nor acts like CuPy, but speaks DLPack."""
+    library = sys.modules.get(type(x).__module__.partition(".")[0])
+    return hasattr(x, "__dlpack__") and not isinstance(x, np.ndarray | np.generic) and not hasattr(library, "asnumpy")
+
+
+def local_part(x, host, how, rank, size):
+    """The part of x, whose numbers are `host`, that `rank` of `size` holds: of x's library, on its device."""
+    if not speaks_dlpack(x):
+        return cut(x, how, rank, size)
+    part = sys.modules[type(x).__module__.partition(".")[0]].from_dlpack(cut(host, how, rank, size))
+    if x.__dlpack_device__()[0] != CPU:
+        part = part.to(x.device)
+    return part.requires_grad_() if getattr(x, "requires_grad", False) else part
 
 
 def compare(results, expected, shard, gradients=(), tolerance=None):

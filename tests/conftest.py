@@ -32,6 +32,8 @@ def pytest_collection_modifyitems(config, items):
     left_out = []
     for item in items:
         params = item.callspec.params if hasattr(item, "callspec") else {}
+        if params.get("xp") == "cupy":
+            item.add_marker(pytest.mark.gpu)
         if params.get("world") == "mpi":
             item.add_marker(pytest.mark.mpi(params["P"]))
             if params["P"] > MPI_RANKS:
@@ -43,7 +45,7 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(params=list(BACKENDS))
 def xp(request):
-    """The array library: numpy, or the stand-in that keeps CuPy's rules."""
+    """The array library: numpy, the stand-in that keeps CuPy's rules, and CuPy itself where there is a GPU."""
     return BACKENDS[request.param]
 
 

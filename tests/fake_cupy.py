@@ -230,6 +230,8 @@ class _Stream:
 
 
 cuda = types.SimpleNamespace(is_available=lambda: True, get_current_stream=_Stream, Stream=_Stream)
+lib = types.SimpleNamespace(stride_tricks=types.SimpleNamespace(             # a view, as in CuPy: no copy, no check
+    as_strided=lambda x, shape, strides: ndarray(np.lib.stride_tricks.as_strided(x._values, shape, strides))))
 
 
 def __getattr__(name):

@@ -15,12 +15,14 @@ LEVELS = [                                       # low to high: modules import f
     {"arrays"},
     {"precision", "layout", "measure"},
     {"world", "model"},
-    {"collectives", "pipeline"},
+    {"collectives", "pipeline", "device"},
     {"refimpl"},                                 # the package's own __init__: run, Ledger, Layout ...
     {"parallel", "cost"},
     {"diagnosis"},
     {"testing"},
-    {"train", "course", "bench"},
+    {"train"},
+    {"course", "bench"},
+    {"gpu"},
     {"commands"},
     {"__main__"},
 ]

@@ -7,6 +7,7 @@ import json
 import math
 import sys
 
+from refimpl.device import add_argument, announce, open_device
 from refimpl.measure.ledger import Ledger
 from refimpl.world import run
 from refimpl.world.launch import is_root
@@ -28,6 +29,7 @@ def add_arguments(parser):
     parser.add_argument("--check", action="store_true", help="exit 1 unless both agree and bytes equal the formula")
     parser.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
     parser.add_argument("--plot", metavar="FILE", help="draw the losses (.png, .svg or .pdf)")
+    add_argument(parser)
 
 
 def main(args):
@@ -43,12 +45,14 @@ def main(args):
     text.batch(data, 0, 1, setup.context, setup.seed)          # is there enough text? Said before the work
     if args.plot is not None:
         check_plot_file(args.plot)
+    device = open_device(args.device, args.tp)
     quiet = args.json or not is_root()
 
     def on_rank(comm):
         with progress(ranks_in_words(args.tp), setup.steps, quiet or comm.rank > 0) as bar:
-            return mlp.train_on_rank(comm, setup, data, bar)
+            return mlp.train_on_rank(comm, setup, data, bar, device.like)
 
+    announce(device, quiet)
     log = Ledger()
     ranks = run(on_rank, args.tp, ledger=log)                  # first, since mpirun may have started another number
     with progress("one device", setup.steps, quiet) as bar:

@@ -1,15 +1,17 @@
 """python -m refimpl train: a small language model on real text, cut along every dimension at once.
 
     python -m refimpl train                                                    one rank
-    python -m refimpl train --dp 2 --pp 2 --tp 2 --check                       eight, in this process, and the truth beside
+    python -m refimpl train --dp 2 --pp 2 --tp 2 --check                    eight, in this process, and the truth beside
     python -m refimpl launch -n 8 train --dp 2 --pp 2 --tp 2 --check           eight processes
 
 At the end: what each dimension sent, what each rank held, where the time went.
 """
 
 import json
+import sys
 
 from refimpl.commands.demo import progress, ranks_in_words, standard
+from refimpl.device import add_argument, announce, open_device
 
 HELP = "train a small language model under any layout, and compare it with one device"
 ROWS = 20                                             # steps, and ranks, shown in a table at most
@@ -21,17 +23,22 @@ def add_arguments(parser):
 
     flags.add(parser)
     parser.add_argument("--check", action="store_true", help="train on one device, too; exit 1 unless both agree")
-    parser.add_argument("--network", metavar="FILE.toml", help="keep a virtual clock: links, nodes and FLOP/s from this file")
-    parser.add_argument("--timeline", metavar="FILE.svg", help="with --network: draw what every rank did in the last step")
+    parser.add_argument("--network", metavar="FILE.toml", help="keep a virtual clock: links, nodes, FLOP/s as here")
+    parser.add_argument("--timeline", metavar="FILE.svg",
+                        help="with --network: draw what every rank did in the last step")
     parser.add_argument("--plot", metavar="FILE", help="draw the losses (.png, .svg or .pdf)")
     parser.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
+    add_argument(parser)
 
 
 def main(args):
     """Train, perhaps twice, and report; the exit status."""
+    from refimpl.course.plots.files import check_plot_file
     from refimpl.measure.ledger import Ledger
     from refimpl.model import text
-    from refimpl.train import flags
+    from refimpl.train import checkpoint, flags
+    from refimpl.train import report as report_of
+    from refimpl.train.faults import Failure
     from refimpl.train.run import Truth, differences, on_rank
     from refimpl.world import run
     from refimpl.world.launch import is_root
@@ -44,29 +51,57 @@ def main(args):
     setup.batch(data, 0)                                          # is there enough text? Said before the work
     network = flags.network(args.network, setup.layout) if args.network else None
     if args.plot is not None:
-        from refimpl.course.plots.files import check_plot_file
         check_plot_file(args.plot)
-    quiet = args.json or not is_root()
+    if args.timeline is not None:
+        if network is None:
+            raise ValueError("--timeline draws virtual time: give --network FILE.toml, too")
+        check_plot_file(args.timeline, (".svg",), "--timeline")
+    if args.save is not None:
+        checkpoint.check_folder(args.save, args.resume)
+    device = open_device(args.device, setup.layout.world)
+    quiet, log = args.json or not is_root(), Ledger(trace=network is not None)
+    announce(device, quiet)
 
     def program(comm):
         with progress(ranks_in_words(comm.size), plan.steps, quiet or comm.rank > 0, setup.tokens) as bar:
-            return on_rank(comm, setup, data, plan, bar)
+            began = [0.0, 0.0]                                    # virtual time, of the last two steps
 
-    log = Ledger()
-    ranks = run(program, setup.layout.world, ledger=log, network=network)
+            def on_step(loss):
+                bar(loss)
+                if comm.rank == 0:
+                    forget(log, began.pop(0))
+                    began.append(comm.clock)
+
+            return on_rank(comm, setup, data, plan, on_step, device.like)
+
+    try:
+        ranks = run(program, setup.layout.world, ledger=log, network=network)
+    except Failure as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     truth = None
     if args.check:
         with progress("one device", plan.steps, quiet, setup.tokens) as bar:
             truth = differences(setup, Truth(setup, data, plan.steps, bar), ranks)
-    report = reported(setup, data, ranks, log, truth, network is not None)
+    stretches = report_of.stretches(log, ranks) if network else None
+    report = reported(setup, data, ranks, log, truth, stretches)
     if is_root():
         print(json.dumps(standard(report), allow_nan=False) if args.json else describe(report, setup))
         if args.plot is not None:
             draw(args.plot, report)
+        if args.timeline is not None:
+            from refimpl.course.plots import activity, gantt
+            gantt.save_svg(args.timeline, activity.svg(stretches))
     return 0 if truth is None or report["passed"] else 1
 
 
-def reported(setup, data, ranks, log, truth, virtual):
+def forget(log, before):
+    """Let go of what the ledger traced before this virtual time: only the last step is drawn."""
+    for trace in filter(None, (log.trace, log.spans)):
+        trace[:] = [one for one in trace if one.end > before]
+
+
+def reported(setup, data, ranks, log, truth, stretches):
     """Everything the command reports, as plain numbers."""
     from refimpl.model import text
     from refimpl.train import report
@@ -84,9 +119,11 @@ def reported(setup, data, ranks, log, truth, virtual):
         "allowed": truth and truth["allowed"],
         "bytes": {dimension: counts["bytes"] for dimension, counts in sent.items()},
         "messages": {dimension: counts["messages"] for dimension, counts in sent.items()},
+        "formula": report.formula(setup, log, steps, sum(step.skipped for step in ranks[0].steps)),
         "memory": report.memory(ranks),
-        "time": report.time(log, ranks, virtual),
-        "tokens_per_second": (steps - 1) * setup.tokens / max(history.settled for history in ranks) if steps > 1 else None,
+        "time": report.time(log, ranks, stretches),
+        "tokens_per_second": (steps - 1) * setup.tokens / max(rank.settled for rank in ranks) if steps > 1 else None,
+        "resumed": ranks[0].resumed,
         "saved": ranks[0].saved,
     }
     return found | {"passed": truth is None or truth["passed"]}
@@ -95,12 +132,13 @@ def reported(setup, data, ranks, log, truth, virtual):
 def describe(report, setup):
     """The report as a page of text."""
     P, config, layout = report["ranks"], setup.config, setup.layout
-    axes = " ".join(f"{axis} {getattr(layout, axis)}" for axis in ("dp", "pp", "cp", "tp", "ep") if getattr(layout, axis) > 1)
+    sizes = {axis: getattr(layout, axis) for axis in ("dp", "pp", "cp", "tp", "ep")}
+    axes = " ".join(f"{axis} {size}" for axis, size in sizes.items() if size > 1)
     kind = f"{config.family}{f', {config.experts} experts' if config.experts else ''}"
     lines = [f"{kind}: {config.layers} layers of {config.hidden} features, {setup.global_batch} sequences of "
              f"{setup.sequence} bytes a step, {setup.recipe.precision.parameters}",
-             f"{ranks_in_words(P)}{f': {axes}' if axes else ''}, ZeRO {setup.zero}, {setup.microbatches} micro-batches, "
-             f"{setup.pipeline!r}", ""]
+             f"{ranks_in_words(P)}{f': {axes}' if axes else ''}, ZeRO {setup.zero}, {setup.microbatches} "
+             f"micro-batches, {setup.pipeline!r}", ""]
     lines += losses_in_words(report)
     lines += differences_in_words(report)
     lines += sent_in_words(report) + memory_in_words(report) + time_in_words(report, setup)
@@ -118,8 +156,8 @@ def losses_in_words(report):
     shown = [k for k in range(len(losses)) if k % every == 0 or k == len(losses) - 1]
     heading = f"{'step':>6}  {'loss':>18}" + (f"  {'one device':>18}" if alone else "")
     rows = [f"{first + k:>6}  {losses[k]:>18.14f}" + (f"  {alone[k]:>18.14f}" if alone else "") for k in shown]
-    words = [f"{losses[-1]:.3f} nats a byte after step {first + len(losses) - 1}; knowing only how frequent each byte of "
-             f"the text is: {report['entropy']:.3f}"] if losses else ["the run was complete already"]
+    words = [f"{losses[-1]:.3f} nats a byte after step {first + len(losses) - 1}; knowing only how frequent each byte "
+             f"of the text is: {report['entropy']:.3f}"] if losses else ["the run was complete already"]
     return [heading, *rows, "", *words] if losses else words
 
 
@@ -136,13 +174,14 @@ def differences_in_words(report):
 
 
 def sent_in_words(report):
-    """Messages and bytes of each dimension, a step and rank."""
-    steps, P = max(len(report["losses"]), 1), report["ranks"]
-    lines = ["", f"{'sent by a rank in a step, mean':36} {'messages':>10} {'bytes':>14}"]
+    """Messages and bytes of each dimension, a step and rank, and what the formula of cost/ says."""
+    steps, P, formula = max(len(report["losses"]), 1), report["ranks"], report["formula"]
+    lines = ["", f"{'sent by a rank in a step, mean':36} {'messages':>10} {'bytes':>14}{'formula':>14}"]
     for dimension in report["bytes"]:
         messages, sizes = sum(report["messages"][dimension]), sum(report["bytes"][dimension])
         if messages:
-            lines.append(f"  {dimension:34} {messages / steps / P:>10,.1f} {sizes / steps / P:>14,.0f}")
+            said = f"{sum(formula['bytes'][dimension]) / steps / P:>14,.0f}" if formula else f"{'none':>14}"
+            lines.append(f"  {dimension:34} {messages / steps / P:>10,.1f} {sizes / steps / P:>14,.0f}{said}")
     return lines if len(lines) > 2 else []
 
 
@@ -162,11 +201,13 @@ def time_in_words(report, setup):
     """Where the time went."""
     time, words = report["time"], []
     if time["virtual"]:
-        words = [f"{time['total']:.6f} virtual seconds; a rank computed {time['compute']:.6f} s and waited "
-                 f"{time['waiting']:.6f} s, mean"]
+        parts = {"computes": time["compute"], "communicates": time["communication"], "waits": time["waiting"]}
+        words = [f"{time['total']:.6g} virtual seconds; the last step {time['step']:.4g}, of which a rank, mean, "
+                 + ", ".join(f"{what} {seconds:.4g}" for what, seconds in parts.items())]
     elif report["tokens_per_second"]:
+        share = time["waiting_share"]
         words = [f"{report['tokens_per_second']:,.0f} tokens/s"
-                 + (f"; a rank waited {time['waiting'] / time['total']:.0%} of the time, mean" if time["waiting"] else "")]
+                 + (f"; a rank waited for messages {share:.0%} of the time, mean" if share else "")]
     return ["", *words] if words else []
 
 

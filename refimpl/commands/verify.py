@@ -9,6 +9,9 @@ Ranks are those of this process. The first difference ends it, with the layout a
 import json
 import sys
 
+from refimpl.commands.demo import standard
+from refimpl.device import add_argument, announce, open_device
+
 HELP = "try every layout, ZeRO stage, schedule and model: is it the run of one device?"
 SHOWN = ("dp", "pp", "cp", "tp", "ep", "zero", "schedule", "sp", "cp_kind", "recompute", "model")       # in the table
 
@@ -20,6 +23,7 @@ def add_arguments(parser):
     parser.add_argument("--part", default="1/1", metavar="K/N", help="the K-th of N parts of them")
     parser.add_argument("--text", metavar="FILE", help="train on this file (default: the text that Python ships)")
     parser.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
+    add_argument(parser)
 
 
 def main(args):
@@ -35,15 +39,17 @@ def main(args):
     data = text.load(args.text)
     found, refused = verify.valid(args.ranks)
     chosen = verify.part(found if args.full else verify.sample(found), int(which), int(of))
-    results, failure = _try_all(chosen, data, args.json)
+    device = open_device(args.device, args.ranks)
+    announce(device, args.json)
+    results, failure = _try_all(chosen, data, args.json, device.like)
     report = {"ranks": args.ranks, "combinations": len(found), "tried": len(results), "refused": refused,
               "cases": results, "failure": failure, "passed": failure is None}
-    print(json.dumps(report) if args.json else describe(report))
+    print(json.dumps(standard(report), allow_nan=False) if args.json else describe(report))
     return 0 if report["passed"] else 1
 
 
-def _try_all(chosen, data, quiet):
-    """Train the cases up to the first that differs: ([{"case", "gradients", "weights", "loss"}], what was wrong or None)"""
+def _try_all(chosen, data, quiet, like):
+    """Train the cases up to the first that differs: ([{"case", "gradients", "weights", "loss"}], what was wrong)"""
     from tqdm import tqdm
 
     from refimpl.train import verify
@@ -52,16 +58,21 @@ def _try_all(chosen, data, quiet):
     with tqdm(chosen, unit="case", disable=quiet, file=sys.stderr) as bar:
         for case in bar:
             try:
-                found = verify.verify(case, data)
+                found = verify.verify(case, data, like)
             except Exception as error:               # whatever a layout does wrong is what is looked for
                 return results, {"case": str(case), "what": f"{type(error).__name__}: {error}"}
             results.append({"case": dict(zip(verify.AXES, case.values)), "loss": found["last"]["loss"],
                             "gradients": found["first"]["gradients"], "weights": found["last"]["weights"]})
             if not found["passed"]:
-                return results, {"case": str(case), "what": f"{found['worst']} is off: loss {found['last']['loss']:.1e}, "
-                                                           f"gradients {found['first']['gradients']:.1e}, weights "
-                                                           f"{found['last']['weights']:.1e}, allowed {found['allowed']}"}
+                return results, {"case": str(case), "what": in_words(found)}
     return results, None
+
+
+def in_words(found):
+    """What is off, and how much all are. found: from `run.differences`"""
+    first, last = found["first"], found["last"]
+    return (f"{found['worst'] or 'the list of skipped steps'} is off: loss {last['loss']:.1e}, gradients "
+            f"{first['gradients']:.1e}, weights {last['weights']:.1e}, allowed {found['allowed']}")
 
 
 def describe(report):
@@ -72,12 +83,13 @@ def describe(report):
         for value in values:
             those = [one for one in report["cases"] if one["case"][axis] == value]
             lines.append(f"{axis if value == values[0] else '':10} {value!s:16} {len(those):>6} "
-                         f"{max(one['gradients'] for one in those):>10.1e} {max(one['weights'] for one in those):>10.1e}")
+                         + " ".join(f"{max(one[kind] for one in those):>10.1e}" for kind in ("gradients", "weights")))
     lines += ["", f"{report['tried']} of {report['combinations']} combinations on {report['ranks']} ranks, "
               "two steps each, compared with one device"]
     if report["refused"]:
         lines += [f"{sum(report['refused'].values())} more do not fit together:",
-                  *(f"  {count:>5}  {reason}" for reason, count in sorted(report["refused"].items(), key=lambda x: -x[1]))]
+                  *(f"  {count:>5}  {reason}"
+                    for reason, count in sorted(report["refused"].items(), key=lambda one: -one[1]))]
     if report["failure"]:
         return "\n".join([*lines, "", f"DIFFERENT: {report['failure']['case']}", f"  {report['failure']['what']}"])
     return "\n".join([*lines, "All are the run of one device."])

@@ -25,18 +25,29 @@ class Message(NamedTuple):
     end: float
 
 
+class Span(NamedTuple):
+    """A stretch of a rank's virtual time in a trace. kind: "wait", or as given to `comm.compute`, `elapse`."""
+
+    rank: int
+    start: float
+    end: float
+    group: str | None
+    phase: tuple
+    kind: str
+
+
 class Ledger:
     """Counts of one or more runs, of all their ranks, in the local world and under MPI alike.
 
     trace    keep every message in `.trace` (a list of `Message`, in the order in which they were received); under MPI,
-             where ranks share no clock, it stays empty
+             where ranks share no clock, it stays empty. And what each rank's virtual time went into in `.spans`
 
     Each query adds up what matches all the filters that are not None: `rank` is a world rank (the sender), `phase` any
     one label of the nested `comm.phase(...)` blocks, `group` a communicator's name, `collective` such as "all_reduce".
     """
 
     def __init__(self, trace=False):
-        self.trace = [] if trace else None
+        self.trace, self.spans = ([], []) if trace else (None, None)
         self._sent = defaultdict(_nothing)                # (rank, dst, group, phases, collective) -> [messages, bytes]
         self._seconds = defaultdict(float)                # (rank, group, phases, kind) -> seconds
         self._flops = defaultdict(float)                  # (rank, None, phases, kind) -> floating-point operations
@@ -48,9 +59,11 @@ class Ledger:
         entry[0] += 1
         entry[1] += nbytes
 
-    def record_time(self, rank, seconds, group, phase, kind):
-        """Add `seconds` that `rank` spent on `kind` ("wait", "matmul", ...)."""
+    def record_time(self, rank, seconds, group, phase, kind, start=None):
+        """Add `seconds` that `rank` spent on `kind` ("wait", "matmul", ...), from `start` on its virtual clock."""
         self._seconds[rank, group, phase, kind] += seconds
+        if self.spans is not None and start is not None:
+            self.spans.append(Span(rank, start, start + seconds, group, phase, kind))
 
     def record_flops(self, rank, flops, phase, kind):
         """Add floating-point operations that `rank` declared."""
@@ -66,6 +79,7 @@ class Ledger:
                 mine[key] += value
         if self.trace is not None and other.trace is not None:
             self.trace.extend(other.trace)
+            self.spans.extend(other.spans)
 
     # -- what the reader asks ---------------------------------------------------------------------------------------
     def bytes_sent(self, rank=None, phase=None, group=None, collective=None, dst=None):

@@ -8,6 +8,8 @@ reduced theirs: a sum of means is the mean of sums, but only if both copies are 
 norm the matrix counts once. (Megatron-LM's embedding group)
 """
 
+from refimpl.precision import add_
+
 TIED = "pp tied"                                         # the ledger's name for these messages
 
 
@@ -37,7 +39,8 @@ def add_tied(schedule, comm, gradients, tied):
             with comm.phase(TIED):
                 theirs = comm.sendrecv(own, peer, peer, tag=number)
             a, b = (own, theirs) if comm.rank == ranks[0] else (theirs, own)
-        total = a + b                                    # in this order on both
+        total = a.copy()
+        add_(total, b)                                   # in this order on both
         for stage, name in copies:
             if stage in gradients:
                 gradients[stage][name] = total.copy()

@@ -24,7 +24,8 @@ def add(parser):
 
 def _add_model(group):
     whole = dict(type=int, metavar="N")
-    group.add_argument("--model", choices=MODELS, default="gpt2", help="gpt2 (default), llama, or moe: llama with experts")
+    group.add_argument("--model", choices=MODELS, default="gpt2",
+                       help="gpt2 (default), llama, or moe: llama with experts")
     group.add_argument("--layers", **whole, default=8, help="transformer layers (default 8)")
     group.add_argument("--heads", **whole, default=8, help="query heads (default 8)")
     group.add_argument("--kv-heads", **whole, help="key-value heads (default: as many)")
@@ -43,9 +44,10 @@ def _add_batch(group):
     whole = dict(type=int, metavar="N")
     group.add_argument("--global-batch", **whole, default=16, help="sequences a step, over all ranks (default 16)")
     group.add_argument("--micro-batch", **whole, help="sequences of a rank at once (default: 2 micro-batches a stage)")
-    group.add_argument("--rate", type=float, default=3e-3, metavar="R", help="learning rate of Adam (default 0.003)")
+    group.add_argument("--rate", type=float, default=1.5e-3, metavar="R", help="learning rate of Adam (default 0.0015)")
     group.add_argument("--decay", type=float, default=0.0, metavar="D", help="weight decay (default 0)")
-    group.add_argument("--clip", type=float, default=1.0, metavar="C", help="largest gradient norm, 0 for any (default 1)")
+    group.add_argument("--clip", type=float, default=1.0, metavar="C",
+                       help="largest gradient norm, 0 for any (default 1)")
     group.add_argument("--dtype", choices=("float64", "float32", "float16", "bfloat16"), default="float64",
                        help="of parameters and activations (default float64)")
     group.add_argument("--grad-dtype", choices=("float64", "float32", "float16", "bfloat16"),
@@ -120,8 +122,11 @@ def plan(args, world):
 
 
 def network(path, layout):
-    """The `Network` that a TOML file describes: [intra] and, for several nodes, [inter] with alpha (seconds) and bandwidth
-    (bytes per second, each way); flops (per second and rank); node_size, the layout's unless given; nics_per_node."""
+    """The `Network` that a TOML file describes.
+
+    [intra] and, for several nodes, [inter] with alpha (seconds) and bandwidth (bytes per second, each way); flops (per
+    second and rank); node_size, the layout's unless given; nics_per_node. ValueError for what it cannot be.
+    """
     import tomllib
 
     from refimpl.world.network import Link, Network

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from refimpl.arrays import to_host
+from refimpl.arrays import to_device, to_host
 from refimpl.cost import traffic
 from refimpl.model import mlp, text
 from refimpl.model.layers import one_hot
@@ -70,8 +70,11 @@ def train_alone(setup, data, on_step=None):
     return _train(setup, data, setup.parameters(), mlp.forward, mlp.backward, on_step)
 
 
-def train_on_rank(comm, setup, data, on_step=None):
-    """Train as one rank of a tensor-parallel group; a program for `run`. -> History with the rank's own shards"""
+def train_on_rank(comm, setup, data, on_step=None, like=None):
+    """Train as one rank of a tensor-parallel group; a program for `run`. -> History with the rank's own shards
+
+    like    an array of the library to compute with; NumPy's unless given
+    """
 
     def forward(x, parameters):
         with comm.phase("forward"):
@@ -82,14 +85,15 @@ def train_on_rank(comm, setup, data, on_step=None):
             return tensor.mlp_backward(dy, saved)
 
     parameters = tensor.shard_mlp(setup.parameters(), comm.rank, comm.size)
-    return _train(setup, data, parameters, forward, backward, on_step)
+    return _train(setup, data, parameters, forward, backward, on_step, np.empty(0) if like is None else like)
 
 
-def _train(setup, data, parameters, forward, backward, on_step):
-    """The loop: batch, forward, loss, backward, w -= rate * dw."""
+def _train(setup, data, parameters, forward, backward, on_step, like=np.empty(0)):
+    """The loop: batch, forward, loss, backward, w -= rate * dw. What is remembered of it is on the host."""
+    parameters = {name: to_device(p, like) for name, p in parameters.items()}
     history = History([], {}, {})
     for step in range(setup.steps):
-        x, targets = setup.batch_at(step, data)
+        x, targets = (to_device(array, like) for array in setup.batch_at(step, data))
         logits, saved = forward(x, parameters)
         loss, saved_loss = softmax_cross_entropy(logits, targets)
         _, gradients = backward(softmax_cross_entropy_backward(1.0, saved_loss), saved)
@@ -98,8 +102,8 @@ def _train(setup, data, parameters, forward, backward, on_step):
         loss = float(to_host(loss))
         history.losses.append(loss)
         if step in (0, setup.steps - 1):
-            history.gradients[step] = gradients
-            history.weights[step] = {name: p.copy() for name, p in parameters.items()}
+            history.gradients[step] = {name: to_host(g) for name, g in gradients.items()}
+            history.weights[step] = {name: to_host(p.copy()) for name, p in parameters.items()}
         if on_step:
             on_step(loss)
     return history

@@ -22,16 +22,18 @@ def whole(config, layout, held):
     """The whole model's arrays of one kind (parameters, a moment, gradients): dict by name, in the model's order.
 
     config, layout    of the run that they come from
-    held     for every rank of the world a dict {name: (start, flat host array)}; replicas may leave out what others have
+    held     for every rank of the world {name: (start, flat host array)}; replicas may leave out what others have
     ValueError for an element that no rank has.
     """
-    names = [name for name in shapes(config) if any(name in mine for mine in held)]
+    dtypes = {name: piece.dtype for mine in held for name, (_, piece) in mine.items()}
+    names = [name for name in shapes(config) if name in dtypes]
     places = [(layout.coordinates(rank)["tp"], share_of(layout, rank)) for rank in range(layout.world)]
     dense, experts = ([name for name in names if is_expert(name) == kind] for kind in (False, True))
-    cut = [_put_together(config, layout, tp, None, dense, [mine for mine, place in zip(held, places) if place[0] == tp])
+    put = lambda names, tp, share, ranks: _put_together(local_shapes(config, tp, layout.tp, names, share), dtypes,
+                                                        ranks)
+    cut = [put(dense, tp, None, [mine for mine, place in zip(held, places) if place[0] == tp])
            for tp in range(layout.tp)]
-    of_share = {share: _put_together(config, layout, 0, share, experts,
-                                     [mine for mine, place in zip(held, places) if place[1] == share])
+    of_share = {share: put(experts, 0, share, [mine for mine, place in zip(held, places) if place[1] == share])
                 for share in {place[1] for place in places}} if experts else None
     for mine in cut if experts else ():
         mine |= dict.fromkeys(experts)                                  # unshard takes these from the shares
@@ -45,10 +47,10 @@ def share_of(layout, rank):
     return Share(ep.index(rank), len(ep), expert_tp.index(rank), len(expert_tp))
 
 
-def _put_together(config, layout, tp, share, names, ranks):
-    """These parameters as the ranks at one place hold them, from the pieces of all of those."""
-    local = local_shapes(config, tp, layout.tp, names, share)
-    return {name: joined(name, local[name], [mine[name] for mine in ranks if name in mine]) for name in names}
+def _put_together(local, dtypes, ranks):
+    """Parameters of these local shapes as the ranks at one place hold them, from the pieces of all of those."""
+    return {name: joined(name, shape, dtypes[name], [mine[name] for mine in ranks if name in mine])
+            for name, shape in local.items()}
 
 
 def local_shapes(config, rank, size, names, share=None):
@@ -57,9 +59,9 @@ def local_shapes(config, rank, size, names, share=None):
     return {name: p.shape for name, p in shards.shard(like, config, rank, size, share=share).items()}
 
 
-def joined(name, shape, pieces):
+def joined(name, shape, dtype, pieces):
     """One array of this shape from [(start, flat array)], which cover it; where they overlap, they are replicas."""
-    found = np.empty(math.prod(shape), pieces[0][1].dtype if pieces else float)
+    found = np.empty(math.prod(shape), dtype)
     reached = 0
     for start, piece in sorted(pieces, key=lambda one: one[0]):
         if start > reached:

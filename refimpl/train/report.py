@@ -7,6 +7,8 @@ Which dimension a message belongs to is known by the group that it was sent in:
     dp    gradients and parameters of replicas, dense (dp x cp) and experts'
 """
 
+from refimpl.train import activity, predicted
+
 GROUPS = {
     "tp": ("tp", "tp kv", "expert_tp"),
     "cp": ("cp", "cp ulysses", "cp ring"),
@@ -14,10 +16,6 @@ GROUPS = {
     "ep": ("ep",),
     "dp": ("dp_cp", "expert_dp"),
 }
-
-
-BACKGROUND = ("zero reduce", "zero gather", "zero replicate")          # phases of work that a rank does beside its own
-COMPUTE = ("matmul", "attention", "attention backward")                # kinds of computing that operators declare
 
 
 def sent(log, ranks):
@@ -28,22 +26,43 @@ def sent(log, ranks):
             for dimension, names in GROUPS.items()}
 
 
+def formula(setup, log, steps, skipped=0):
+    """What cost/step_traffic.py says that was sent: {"messages": {dimension: [per rank]}, "bytes": ...}; None for a run
+    that it does not know. A mixture's routing is the ledger's."""
+    try:
+        found = predicted.sent(setup, log, steps, skipped)
+    except ValueError:                                             # uneven positions, say
+        return None
+    return {name: {dimension: counts[name] for dimension, counts in found.items()} for name in ("messages", "bytes")}
+
+
 def memory(histories):
     """Bytes by kind of every rank: [{"at_rest": {...}, "peak": {...}, "total_peak": ...}]."""
     return [{"at_rest": history.live, "peak": history.peak, "total_peak": history.total_peak} for history in histories]
 
 
-def time(log, histories, virtual):
-    """Seconds by what they went into, the mean over ranks: {"total", "compute", "waiting", "virtual"}.
+def time(log, histories, stretches=None):
+    """Seconds: {"total", "virtual"} of the run, {"step", "compute", "communication", "waiting"} of its last step.
 
-    virtual    by the network's clock; else real seconds, of which only MPI ranks know what they waited for: None
-    Waiting is what a rank did instead of computing; what was sent in the background meanwhile is not in it.
+    stretches    what each rank did in the last step on the virtual clock, see activity.py; the three are means over
+                 ranks, and add up to the step of a mean rank
+    Without them seconds are real ones, and there is one figure more: the share of them, of the whole run, that MPI
+    ranks waited for messages. Ranks of one process take turns, and wait for nothing.
     """
     ranks = len(histories)
-    waited = (log.time(kind="wait") - sum(log.time(kind="wait", phase=phase) for phase in BACKGROUND)) / ranks
-    if not virtual:
-        return {"total": max(history.seconds for history in histories), "compute": None, "waiting": waited or None,
-                "virtual": False}
-    compute = sum(log.time(kind=kind) for kind in COMPUTE) / ranks
-    return {"total": max(history.clock for history in histories), "compute": compute, "waiting": waited,
-            "virtual": True}
+    if stretches is None:
+        waited = log.time(kind="wait") / ranks / max(sum(history.seconds for history in histories) / ranks, 1e-9)
+        return {"total": max(history.seconds for history in histories), "virtual": False, "step": None, "compute": None,
+                "communication": None, "waiting": None, "waiting_share": waited or None}
+    spent = [activity.seconds(mine) for mine in stretches]
+    mean = {what: sum(one.get(what, 0.0) for one in spent) / ranks for what in (activity.COMPUTE, activity.WAITING)}
+    step = sum(sum(one.values()) for one in spent) / ranks
+    return {"total": max(history.clock for history in histories), "virtual": True, "step": step,
+            "compute": mean[activity.COMPUTE], "communication": step - sum(mean.values()),
+            "waiting": mean[activity.WAITING]}
+
+
+def stretches(log, histories):
+    """What every rank did in its last step, on the virtual clock: see activity.py."""
+    return activity.activity(log, GROUPS, [history.began for history in histories],
+                             [history.clock for history in histories])

@@ -44,7 +44,7 @@ class Setup:
     layout: Layout = field(default_factory=Layout)
     sequence: int = 64                     # positions
     global_batch: int = 16                 # sequences a step, over all ranks
-    micro_batch: int | None = None         # most sequences of a rank at once; None: enough micro-batches for the pipeline
+    micro_batch: int | None = None         # most sequences of a rank at once; None: what the pipeline needs
     schedule: str = "1f1b"
     chunks: int | None = None              # stages on each pipeline rank
     sequence_parallel: bool = False
@@ -59,8 +59,8 @@ class Setup:
             if getattr(self, name) < least:
                 raise ValueError(f"{name}={getattr(self, name)}: expected {least} or more; nearest {least}")
         if self.micro_batch is not None and not 1 <= self.micro_batch <= self.global_batch:
-            raise ValueError(f"micro_batch={self.micro_batch}: expected 1 to global_batch={self.global_batch} sequences; "
-                             f"nearest {min(max(self.micro_batch, 1), self.global_batch)}")
+            raise ValueError(f"micro_batch={self.micro_batch}: expected 1 to global_batch={self.global_batch} "
+                             f"sequences; nearest {min(max(self.micro_batch, 1), self.global_batch)}")
         if self.zero not in (0, 1, 2, 3):
             raise ValueError(f"zero={self.zero}: expected 0, 1, 2 or 3; nearest {min(max(self.zero, 0), 3)}")
         if self.cp_kind not in CP_KINDS:
@@ -69,11 +69,11 @@ class Setup:
         if not 0 <= self.ignored < 1:
             raise ValueError(f"ignored={self.ignored}: expected a share of the targets, at least 0 and less than 1")
         if self.config.family == "gpt2" and self.sequence > self.config.context:
-            raise ValueError(f"sequence={self.sequence} is longer than context={self.config.context}, the positions that "
-                             f"the model learns; nearest {self.config.context}")
+            raise ValueError(f"sequence={self.sequence} is longer than context={self.config.context}, the positions "
+                             f"that the model learns; nearest {self.config.context}")
         heads.check_heads(self.config, self.layout.tp)
         self._check_experts()
-        _ = self.layers                                                        # the schedule and the cut say if they fit
+        _ = self.layers                                                    # the schedule and the cut say if they fit
         self._check_context()
         if self.sequence_parallel:
             sequence.check_length(len(self.positions(0)), self.layout.tp)
@@ -81,8 +81,8 @@ class Setup:
     def _check_context(self):
         cp, kind = self.layout.cp, CP_KINDS[self.cp_kind][0]
         if (kind == "hybrid") != (self.ulysses is not None):
-            raise ValueError(f"ulysses={self.ulysses} with cp_kind={self.cp_kind!r}: give how many ranks exchange heads "
-                             "with cp_kind='hybrid', and only there")
+            raise ValueError(f"ulysses={self.ulysses} with cp_kind={self.cp_kind!r}: give how many ranks exchange "
+                             "heads with cp_kind='hybrid', and only there")
         if kind == "hybrid":
             context.check_ulysses(self.ulysses, cp)
         if cp > 1:
@@ -103,7 +103,7 @@ class Setup:
 
     @cached_property
     def microbatches(self):
-        """m, the same on every rank; with no size given the pipeline gets 2 micro-batches a stage, if there are so many."""
+        """m, the same on every rank; without a size given the pipeline gets 2 a stage, if there are so many."""
         most = -(-self.global_batch // self.layout.dp)
         if self.micro_batch is None:
             return most if most < 2 * self.layout.pp else 2 * self.layout.pp

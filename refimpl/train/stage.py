@@ -1,8 +1,8 @@
 """A pipeline stage: some layers of the model on one rank, with every other dimension inside. Composed, not rewritten.
 
-    stage 0     embed, layers                            tokens (b, s_c)  ->  x (b, s_c, h), sequence-parallel (b, s_ct, h)
-    others      layers                                   x                ->  x
-    the last    layers, head                             x                ->  logits (b, s_c, V_r)
+    stage 0     embed, layers                        tokens (b, s_c)  ->  x (b, s_c, h), sequence-parallel (b, s_ct, h)
+    others      layers                               x                ->  x
+    the last    layers, head                         x                ->  logits (b, s_c, V_r)
 
     tp, sp      in embed, layers and head                parallel/transformer.py, block.py
     cp          in attention's core, positions           Place, parallel/context.py
@@ -33,7 +33,7 @@ class Stage:
     weights      `Weights`, to borrow from, and to hand gradients over to
     place_of     place_of(k): the `Place` of micro-batch k in this step
     buffers      dict by name of what the model keeps that no optimizer touches (model/moe.py)
-    watch        watch(part, what, arrays): sees what each part computes, "forward", "backward" or "gradient of NAME"
+    watch        watch(part, what, array) sees what a part computes: "output", "input gradient", "gradient of NAME"
     scale        set before each step: what the total loss is multiplied by, for experts' auxiliary losses
 
     kept         what is kept for backward at present, by micro-batch
@@ -54,7 +54,7 @@ class Stage:
             with self.weights.lent(part, prefetch=following) as parameters, self.mesh.comm.phase("forward"):
                 work = flops(part, parameters, self.setup, x.shape[0])
                 x, kept = self._forward(part, x, parameters, self.place_of(k))
-                self._did(part, "forward", [x], work["matrices"] + work["core"])
+                self._did(part, {"output": x}, work["matrices"] + work["core"])
                 saved.append((self.weights.put_away(kept), work))
         return x, (k, saved)
 
@@ -66,7 +66,7 @@ class Stage:
                                                  [*reversed(self.parts[:-1]), None]):
             with self.weights.lent(part, prefetch=following), self.mesh.comm.phase("backward"):
                 dy, half = self._backward_input(part, dy, self.weights.fetched(kept))
-                self._did(part, "backward", [] if dy is None else [dy],
+                self._did(part, {} if dy is None else {"input gradient": dy},
                           work["matrices"] + 2 * work["core"] + work["again"])
                 pending.append((part, self.weights.put_away(half), work))
         self.kept[k] = pending
@@ -78,9 +78,7 @@ class Stage:
         with self.mesh.comm.phase("backward"):
             for part, half, work in pending:
                 gradients = self._backward_weight(part, half)
-                for name, gradient in gradients.items():
-                    self._did(part, f"gradient of {name}", [gradient])
-                self.mesh.comm.compute(work["matrices"], "matmul")
+                self._did(part, {f"gradient of {name}": g for name, g in gradients.items()}, work["matrices"])
                 self.weights.hand_over(part, gradients)
         del self.kept[k]
         return {}
@@ -114,11 +112,12 @@ class Stage:
             return transformer.head_backward_weight(pending)
         return {f"{part}.{name}": gradient for name, gradient in block.backward_weight(pending).items()}
 
-    def _did(self, part, what, arrays, work=0):
-        """Let time pass on the virtual clock, and whoever watches look at what was computed."""
+    def _did(self, part, computed, work):
+        """Let time pass on the virtual clock, and whoever watches look at what was computed: {what: array}."""
         self.mesh.comm.compute(work, "matmul")
         if self.watch is not None:
-            self.watch(part, what, arrays)
+            for what, x in computed.items():
+                self.watch(part, what, x)
         if self.look is not None:
             self.look()
 

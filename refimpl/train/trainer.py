@@ -21,19 +21,19 @@ from refimpl.model.block import Place
 from refimpl.model.config import init, shapes
 from refimpl.model.loss import IGNORED
 from refimpl.model.moe import buffers
-from refimpl.model.router import update_bias
 from refimpl.parallel import expert_groups, heads, shards, vocabulary
 from refimpl.parallel.zero import Zero
 from refimpl.pipeline import execute
 from refimpl.pipeline.tied import add_tied
 from refimpl.precision import LossScale, overflow
+from refimpl.train import routers
 from refimpl.train.clipping import clip_factor, counted, global_norm
 from refimpl.train.single import Step
 from refimpl.train.stage import Stage, parts_of
 from refimpl.train.weights import Weights, units_of
 from refimpl.world.mesh import Mesh
 
-COUNT, LOSS, OVERFLOW, LOADS = "valid targets", "loss", "overflow", "loads"        # phases: the ledger's names
+COUNT, LOSS, OVERFLOW = "valid targets", "loss", "overflow"                        # phases: the ledger's names
 TABLE = "embedding.tokens"
 
 
@@ -90,7 +90,7 @@ class Trainer:
         setup, mesh, recipe = self.setup, self.mesh, self.setup.recipe
         dense = [name for name in mine if not expert_groups.is_expert(name)]
         experts = [name for name in mine if expert_groups.is_expert(name)]
-        return [Zero({name: mine[name] for name in names}, units_of(names), comm, setup.zero, recipe.adam,
+        return [Zero({name: mine[name] for name in names}, units_of(names, mesh.tp.size), comm, setup.zero, recipe.adam,
                      recipe.precision, ordered=False)
                 for names, comm in ((dense, mesh.dp_cp), (experts, mesh.expert_dp)) if names]
 
@@ -140,10 +140,10 @@ class Trainer:
             stage.scale, stage.routed[:] = scale, []
         with np.errstate(over="ignore", invalid="ignore"):
             done = execute(setup.pipeline, mesh.pp, self.stages, tokens, loss, numbered=True)
-        for zero in self.zeros:
-            zero.finish()
-        self.tie()
-        return (done.loss + self._balance()) / valid
+            for zero in self.zeros:
+                zero.finish()
+            self.tie()
+        return (done.loss + routers.balance(setup, mesh, self.stages)) / valid
 
     def update(self, loss):
         """Unscale, clip, Adam; a step that overflowed changes nothing but the loss scale. -> `Step`"""
@@ -157,8 +157,8 @@ class Trainer:
                 zero.skip()
             else:
                 zero.step(clip_factor(norm, recipe.clip) / scale)
-        if self.buffers and not skipped:
-            self.update_biases()
+        if not skipped:
+            routers.update_biases(self.setup, mesh, self.stages, self.buffers)
         self.number += 1
         for comm in (mesh.dp_cp, mesh.pp):                # tp ranks have the same loss, stages but the last none
             with self.comm.phase(LOSS):
@@ -177,37 +177,13 @@ class Trainer:
             return shards.finish(gradients, self.mesh.tp, self.sharing, self.setup.sequence_parallel)
 
     def tie(self):
-        """Add up the gradients of the two copies of a tied table: of what replicas have summed already, shard by shard."""
+        """Add up the gradients of the two copies of a tied table: what replicas have summed already, shard by shard."""
         placement, dense = self.setup.pipeline.placement, self.zeros[0]
         if self.setup.config.tied and placement[0] != placement[-1]:           # else one rank has the only copy
             ends = {stage: {TABLE: dense.sums("tokens")} for stage in self.stages if stage in (0, len(placement) - 1)}
             add_tied(self.setup.pipeline, self.mesh.pp, ends, [(TABLE, TABLE)])
             for named in ends.values():
                 dense.sums("tokens")[...] = named[TABLE]
-
-    # -- experts ------------------------------------------------------------------------------------------------------
-    def _balance(self):
-        """This rank's part of the experts' auxiliary losses, summed over tp where that splits positions."""
-        if not self.setup.config.balance:
-            return 0.0
-        total = sum(float(to_host(routed.balance)) for stage in self.stages.values() for _, routed in stage.routed)
-        if self.setup.sequence_parallel:
-            with self.comm.phase(LOSS):
-                total = float(all_reduce(total, self.mesh.tp, algorithm="doubling"))
-        return total
-
-    def update_biases(self):
-        """Move the routers' biases by the load of the whole step."""
-        loads = {}
-        for stage in self.stages.values():
-            for part, routed in stage.routed:
-                name = f"{part}.moe.bias"
-                loads[name] = loads[name] + routed.load if name in loads else routed.load
-        groups = (self.mesh.dp_cp, self.mesh.tp) if self.setup.sequence_parallel else (self.mesh.dp_cp,)
-        with self.comm.phase(LOADS):
-            loads = expert_groups.global_load(loads, *groups)
-        for name, load in loads.items():
-            self.buffers[name][...] = update_bias(self.buffers[name], load, self.setup.config.bias_rate)
 
     # -- over all ranks -----------------------------------------------------------------------------------------------
     def overflowed(self):
@@ -219,7 +195,7 @@ class Trainer:
         return bool(to_host(found)[0])
 
     def counted(self):
-        """What this rank counts of the gradients, for a norm over all ranks: a list of flat arrays, 0 where it does not."""
+        """What this rank counts of the gradients, for a norm over all ranks: flat arrays, 0 where it does not."""
         return [array_namespace(flags).where(flags, zero.sums(key), 0) for (zero, key), flags in self.flags.items()]
 
     def _flags(self, zero, key):

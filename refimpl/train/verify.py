@@ -32,7 +32,7 @@ MODELS = {
     "gpt2": Config("gpt2", text.VOCABULARY, hidden=16, layers=3, heads=8, ffn=10, context=16, dropout=0.1),
     "llama": Config("llama", text.VOCABULARY, hidden=16, layers=3, heads=8, kv_heads=4, ffn=10),
     "moe": Config("llama", text.VOCABULARY, hidden=16, layers=3, heads=8, ffn=10, experts=8, top_k=2, expert_ffn=6,
-                  balance=0.01, capacity_factor=1.25),
+                  balance=0.01, bias_rate=0.01, capacity_factor=1.25),
 }
 RECIPE = Recipe(Adam(decay=0.01), Precision("float64"), clip=1.0)
 SEQUENCE, STEPS, IGNORED = 16, 2, 0.2
@@ -80,7 +80,8 @@ def cases(ranks):
             schedules = list(FAMILIES) if pp > 1 else ["1f1b"]
             kinds = list(CP_KINDS) if cp > 1 else ["zigzag"]
             for model, (ep, expert_tp) in _experts(dp, cp, tp):
-                for zero, schedule, sp, kind in itertools.product(range(4), schedules, (False, True)[:min(tp, 2)], kinds):
+                sps = (False, True)[:min(tp, 2)]
+                for zero, schedule, sp, kind in itertools.product(range(4), schedules, sps, kinds):
                     if expert_tp == tp or sp:
                         recompute, order = next(turns)
                         found.append(Case((dp, pp, cp, tp, ep, expert_tp, order, zero, schedule, sp, kind, recompute,
@@ -111,7 +112,7 @@ def valid(ranks):
 
 
 def sample(found, seed=0, tries=60):
-    """Few of the cases, with every pair of values of two axes that occurs in any. Greedy; the same for the same seed."""
+    """Few of the cases, with every pair of values of two axes that occurs in any. Greedy; the same for equal seeds."""
     numbers = {}                                             # of each pair: a bit in the sets below
     sets = [sum(1 << numbers.setdefault(pair, len(numbers))
                 for pair in itertools.combinations(zip(AXES, case.values), 2)) for case in found]

@@ -23,6 +23,9 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from refimpl.arrays import address, allocation, array_namespace
+from refimpl.parallel import shards
+
+WHOLE = ", whole"                          # what tensor-parallel ranks have alike, in a unit's name
 
 
 class View(NamedTuple):
@@ -35,21 +38,27 @@ class View(NamedTuple):
     strides: tuple
 
 
-def units_of(names):
-    """The units of these parameters, {key: [names]}: each layer one, and the ends, with a table that may be tied apart."""
+def units_of(names, tp=1):
+    """The units of these parameters, {key: [names]}: each layer one, and the ends, with a table that may be tied apart.
+
+    tp    with more than one tensor-parallel rank, what they all have whole makes units of its own: where a ring adds up
+          which element first depends on the unit's length, and copies that are to stay equal must have equal lengths
+    """
     units = {}
     for name in names:
         first, *rest = name.split(".")
         key = {"blocks": f"blocks.{rest[0]}", "embedding": rest[0]}.get(first, "head")
-        units.setdefault(key, []).append(name)
+        units.setdefault(f"{key}{WHOLE}" if tp > 1 and shards.is_whole(name) else key, []).append(name)
     return units
 
 
 def units_for(part, config):
-    """The units that a part of the model works with."""
+    """The units that a part of the model may work with."""
     if part == "embedding":
-        return ["tokens", "positions"] if config.family == "gpt2" else ["tokens"]
-    return ["head", "tokens"] if part == "head" and config.tied else [part]
+        units = ["tokens", "positions"]
+    else:
+        units = ["head", "tokens"] if part == "head" and config.tied else [part]
+    return [unit + suffix for unit in units for suffix in ("", WHOLE)]
 
 
 class Weights:

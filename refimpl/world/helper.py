@@ -8,6 +8,7 @@ meant to hide behind. It keeps its own ledger and counters, since two threads ma
 import queue
 import threading
 
+from refimpl.arrays import same_device
 from refimpl.measure.ledger import Ledger
 from refimpl.world.communicator import Request
 
@@ -17,7 +18,7 @@ class Helper:
 
     def __init__(self, job):
         self.job, self.ledger, self.failed = job, None, []
-        self.work = queue.SimpleQueue()
+        self.work, self.use_device = queue.SimpleQueue(), same_device()
         self.thread = threading.Thread(target=self._run, name="refimpl background", daemon=True)
         self.thread.start()
 
@@ -43,6 +44,7 @@ class Helper:
                 raise request.error
 
     def _run(self):
+        self.use_device()
         with self.job.in_this_thread():
             while (request := self.work.get()) is not None:
                 request.run()

@@ -163,7 +163,8 @@ class LocalCommunicator(Communicator):
             arrival = world.arriving.reserve(me.rank, crosses, message.head, message.duration) + message.duration
             if arrival > task.clock:
                 if world.ledger is not None:
-                    world.ledger.record_time(me.rank, arrival - task.clock, self.name, me.phase, "wait")
+                    waited = arrival - task.clock
+                    world.ledger.record_time(me.rank, waited, self.name, me.phase, "wait", task.clock)
                 task.clock = arrival
         if world.trace is not None:
             nbytes, call = message.array.nbytes, message.agreement and message.agreement[0]
@@ -193,9 +194,9 @@ class LocalCommunicator(Communicator):
         super().elapse(seconds, kind)
         if self.world.network is None:
             return
-        self.task.clock += float(seconds)
         if self.world.ledger is not None:
-            self.world.ledger.record_time(self.me.rank, seconds, None, self.me.phase, kind)
+            self.world.ledger.record_time(self.me.rank, seconds, None, self.me.phase, kind, self.task.clock)
+        self.task.clock += float(seconds)
 
     # -- background ---------------------------------------------------------------------------------------------------
     def _twin(self):
