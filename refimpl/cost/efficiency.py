@@ -1,10 +1,10 @@
-"""How much of what a data sheet promises is there: seconds of a matrix product, of a kernel that only moves bytes, of a link.
+"""How much of what a data sheet promises is there: seconds of a product, of a kernel that moves bytes, of a link.
 
     a product (m, k) x (k, n)      2 m k n / (peak x e),  or its bytes / memory bandwidth, if that takes longer
                                    e = share x k/(k + depth) x waves/(waves + 1/2)
 
     k/(k + depth)       a tile of the output costs its k steps, and `depth` more to begin and to be written
-    waves/(waves+1/2)   tiles of 128 x 256 are dealt out to so many processors; of the last wave half is idle, on average
+    waves/(waves+1/2)   tiles of 128 x 256 are dealt out to the processors; of the last wave half is idle, on average
     everything else     bytes read and written / (share of memory bandwidth): norms, activations, softmax, dropout, Adam
     launch              seconds that each kernel loses while it begins and ends
     links               share of the bandwidth each way, and alpha a message: 128 MiB reach more of it than 32
@@ -31,6 +31,8 @@ class Efficiency:
     fabric        of the links inside a domain                    network       of the network card
     attention     of the peak, by attention in one kernel ("flash"): Dao 2023 has 50 to 70% of the A100's
     launch        seconds, see above
+    beside        what messages take from work that hides them, of their own time: 20 of 132 processors (DeepSeek-V3,
+                  section 3.2.2)
     """
 
     product: float = 0.80
@@ -41,12 +43,13 @@ class Efficiency:
     network: float = 0.85
     attention: float = 0.55
     launch: float = 5e-6
+    beside: float = 0.15
     source: str = "assumed to be those of the A100"
 
 
 A100 = Efficiency(source="A100: products, kernels and NCCL by themselves, see cost/efficiency.py")
-HOPPER = Efficiency(product=0.70, processors=132, attention=0.5, source="H100: products throttle at 700 W; the rest assumed "
-                    "to be as the A100's")
+HOPPER = Efficiency(product=0.70, processors=132, attention=0.5,
+                    source="H100: products throttle at 700 W; the rest assumed to be as the A100's")
 BY_GPU = {"a100-80gb": A100, "a100-40gb": A100, "h100-sxm": HOPPER, "h100-pcie": HOPPER, "h200": HOPPER, "h800": HOPPER,
           "v100-32gb": Efficiency(processors=80), "b200": Efficiency(product=0.70, processors=148),
           "gb200-nvl72": Efficiency(product=0.70, processors=148), "mi300x": Efficiency(product=0.6, processors=304)}
@@ -78,6 +81,13 @@ def attention(gpu, dtype, flops):
     return flops / (gpu.flops(dtype) * of(gpu).attention)
 
 
+def waited(seconds, meanwhile, least, share):
+    """What messages of so many seconds make a step longer, if other work of `meanwhile` seconds runs beside them: at
+    least `least` seconds are waited for, and of what is hidden a share, see `Efficiency.beside`."""
+    late = max(seconds - meanwhile, least)
+    return late + share * (seconds - late)
+
+
 @dataclass(frozen=True)
 class Way:
     """What a group of ranks talks over: `near` inside a domain, `far` to other nodes.
@@ -99,8 +109,8 @@ class Way:
     def ring(self, messages, nbytes):
         """Seconds of ring collectives in which a rank sends so many messages and bytes.
 
-        As NCCL does, the ranks of a node leave it through all their cards at once, each with its share; latencies add up
-        inside a node and, of a tree, between nodes.
+        As NCCL does, the ranks of a node leave it through all their cards at once, each with its share; latencies add
+        up inside a node and, of a tree, between nodes.
         """
         if self.nodes == 1:
             return messages * self.near[0] + nbytes / self.near[1]

@@ -171,9 +171,13 @@ def unit_sizes(unit, training, rank=None):
 
 def replicas(training):
     """How many ranks have the same parameters, which is over how many ZeRO may cut them."""
-    layout = training.layout
+    return dict(zip(KINDS_OF_PARAMETERS, replicas_of(training.layout)))
+
+
+def replicas_of(layout):
+    """The same of a layout: of dense parameters, of experts."""
     line = layout.dp * layout.cp
-    return {"dense": line, "experts": line * layout.tp // (layout.ep * layout.expert_tp)}
+    return line, line * layout.tp // (layout.ep * layout.expert_tp)
 
 
 def states(training, rank):

@@ -44,18 +44,17 @@ class Seconds(NamedTuple):
 
 def layer_seconds(training, gpu, dense=True):
     """The `Seconds` of one layer on a rank; dense: of its MLP, or of its mixture, balanced."""
-    return _layer(_key(training), gpu, dense)
+    layout = training.layout
+    return _layer(Alike(training, (
+        training.model, layout.tp, layout.cp, layout.ep, layout.expert_tp, training.sequence, training.micro_batch,
+        training.sequence_parallel, training.head_ranks, training.flash, training.dtype)), gpu, dense)
 
 
-class _Key:
-    """A `Training`, equal to others in which a layer takes as long."""
+class Alike:
+    """A `Training`, equal to all others with the same key: for what depends on nothing else."""
 
-    def __init__(self, training):
-        self.training = training
-        layout = training.layout
-        self.key = (training.model, layout.tp, layout.cp, layout.ep, layout.expert_tp, training.sequence,
-                    training.micro_batch, training.sequence_parallel, training.head_ranks, training.flash, training.dtype)
-        self.hash = hash(self.key)
+    def __init__(self, training, key):
+        self.training, self.key, self.hash = training, key, hash(key)
 
     def __hash__(self):
         return self.hash
@@ -64,12 +63,9 @@ class _Key:
         return self.key == other.key
 
 
-_key = _Key
-
-
 @lru_cache(4096)
-def _layer(key, gpu, dense):
-    training = key.training
+def _layer(alike, gpu, dense):
+    training = alike.training
     products = matrices(training, dense)
     one = lambda m, k, n, batch=1: efficiency.product(gpu, training.dtype, m, k, n, batch, training.item)
     forward = sum(one(*sizes) for sizes in products)
@@ -79,7 +75,8 @@ def _layer(key, gpu, dense):
     moved, moved_backward = (efficiency.moving(gpu, nbytes) for nbytes in moved_bytes(training, dense))
     launch = efficiency.of(gpu).launch
     return Seconds(forward + core, moved + core_moved + KERNELS * launch, inputs + weights + core_backward,
-                   moved_backward + core_moved_backward + 2 * KERNELS * launch, core + core_moved + CORE * launch, weights)
+                   moved_backward + core_moved_backward + 2 * KERNELS * launch, core + core_moved + CORE * launch,
+                   weights)
 
 
 def matrices(training, dense):
@@ -145,7 +142,7 @@ def moved_bytes(training, dense):
 
 
 def ends_seconds(training, gpu):
-    """The embedding and the head of one micro-batch: {"first": (forward, backward), "last": (forward, backward, weights)}."""
+    """The ends of one micro-batch: {"first": (forward, backward), "last": (forward, backward, of which weights)}."""
     model, t, T, T_o, item = training.model, training.layout.tp, tokens(training), outside(training), training.item
     classes = -(-model.vocabulary // t)
     table = [efficiency.product(gpu, training.dtype, *sizes, 1, item) for sizes in

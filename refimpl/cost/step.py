@@ -4,7 +4,7 @@
     the pipeline                         m (F + B) of the slowest rank + bubble, closed form of cost/pipeline.py
     at the end                           gradients summed over replicas, as far as backward did not hide it; Adam
 
-    MFU = model FLOPs / (time x GPUs x peak)        HFU: with what is computed again (Korthikanti et al. 2022, section 6)
+    MFU = model FLOPs / (time x GPUs x peak)    HFU: with what is computed again (Korthikanti et al. 2022, section 6)
 
 Physics, not fits: what a product, a kernel or a link reaches by itself is known (efficiency.py), how many of each there
 are is counted (layer_time.py, layer_traffic.py), and the published runs are what comes out (published.py). What is
@@ -14,39 +14,15 @@ for; sums over replicas run beside the last micro-batch's backward, if `overlap`
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
 
-from refimpl.cost import efficiency, layer_traffic, step_traffic
+from refimpl.cost import efficiency, step_traffic
 from refimpl.cost import pipeline as schedules
 from refimpl.cost.footprint import held_parameters, replicas
-from refimpl.cost.layer_time import Seconds, ends_seconds, layer_seconds, optimizer_seconds
-from refimpl.cost.layer_traffic import Seat, Sent
+from refimpl.cost.layer_time import optimizer_seconds
+from refimpl.cost.seat import Seat, Sent
+from refimpl.cost.stage_time import hop_seconds, pipeline_ranks
 
 PARTS = ("products", "moved", "again", "tp", "cp", "ep", "pp", "bubble", "dp", "optimizer")
-
-
-@dataclass(frozen=True)
-class Part:
-    """Seconds of one layer, or of a pipeline rank's micro-batch: {name: seconds} of forward and backward."""
-
-    forward: dict
-    backward: dict
-    weights: float = 0.0                   # of backward, what weight gradients take: the part that could wait
-
-    def times(self, n):
-        """n of them, one after the other."""
-        scaled = lambda named: {name: n * seconds for name, seconds in named.items()}
-        return Part(scaled(self.forward), scaled(self.backward), n * self.weights)
-
-    def __add__(self, other):
-        joined = lambda a, b: {name: a.get(name, 0.0) + b.get(name, 0.0) for name in a | b}
-        return Part(joined(self.forward, other.forward), joined(self.backward, other.backward),
-                    self.weights + other.weights)
-
-    @property
-    def seconds(self):
-        """(forward, backward)"""
-        return sum(self.forward.values()), sum(self.backward.values())
 
 
 @dataclass(frozen=True)
@@ -106,127 +82,27 @@ def step(training, gpu, overlap=True):
             found[name] += m * seconds
     found["pp"] += 2 * m * v * hop if p > 1 else 0.0
     found["bubble"] = bubble(training, parts, hop)
-    found["dp"] = replicas_seconds(training, gpu, forward, backward, overlap, slowest)
-    sizes, ranks = held_parameters(training, slowest), replicas(training)
-    shared = sum(size / (ranks[kind] if training.zero else 1) for kind, size in sizes.items())
-    found["optimizer"] = optimizer_seconds(training, gpu, sum(sizes.values()), shared)
+    largest = fullest(training)
+    found["dp"] = exposed(training, gpu, *replicas_seconds(training, gpu, largest), forward, backward, overlap)
+    found["optimizer"] = update_seconds(training, gpu, largest)
     return Step(training, gpu, found, parts, hop)
 
 
-# A micro-batch
+def fullest(training):
+    """The pipeline rank with most parameters: of those at the ends and the first with most layers."""
+    layers = [sum(len(chunk) for chunk in held) for held in training.held]
+    ranks = {0, len(layers) - 1, layers.index(max(layers))}
+    return max(sorted(ranks), key=lambda rank: sum(held_parameters(training, rank).values()))
 
 
-def pipeline_ranks(training, gpu):
-    """One micro-batch on each pipeline rank: [Part]."""
-    model, kinds, cached = training.model, {}, {}
-    ends = ends_seconds(training, gpu)
-    found = []
-    for rank in range(training.layout.pp):
-        layers = sum(len(chunk) for chunk in training.held[rank])
-        dense = layers if not model.experts else sum(model.is_dense(layer) for layer in training.layers_of(rank))
-        key = dense, layers, training.first(rank), training.last(rank)
-        if key not in cached:
-            total = Part({}, {})
-            for count, is_dense in ((dense, True), (layers - dense, False)):
-                if count:
-                    if is_dense not in kinds:
-                        kinds[is_dense] = one_layer(training, gpu, is_dense)
-                    total += kinds[is_dense].times(count)
-            cached[key] = total + end_part(training, gpu, ends, *key[2:])
-        found.append(cached[key])
-    return found
-
-
-def one_layer(training, gpu, dense):
-    """A layer of one micro-batch, with everything that it sends: `Part`."""
-    seconds, sent = layer_seconds(training, gpu, dense), layer_messages(training, gpu, dense)
-    forward = {"products": seconds.forward_products, "moved": seconds.forward_moved, **sent["forward"]}
-    backward = {"products": seconds.backward_products, "moved": seconds.backward_moved, **sent["backward"]}
-    again = {"none": 0.0, "selective": seconds.core, "full": seconds.forward}[training.recompute]
-    return Part(forward, backward | {"again": again}, seconds.weights)
-
-
-def layer_messages(training, gpu, dense):
-    """Seconds of a layer's messages that are waited for: {"forward": {dimension: seconds}, "backward": ...}."""
-    return _messages(_Seen(training), gpu, dense)
-
-
-class _Seen:
-    """A `Training`, equal to others whose layers send the same over the same links."""
-
-    def __init__(self, training):
-        self.training, layout = training, training.layout
-        self.key = (training.model, layout.tp, layout.cp, layout.ep, layout.expert_tp, layout.order,
-                    layout.dp if layout.ep > 1 or layout.order[:5] != "tp-cp" else 0,
-                    layout.pp if layout.order[:5] != "tp-cp" else 0, training.sequence, training.micro_batch,
-                    training.sequence_parallel, training.cp_kind, training.ulysses, training.recompute, training.dtype,
-                    training.flash)
-        self.hash = hash(self.key)
-
-    def __hash__(self):
-        return self.hash
-
-    def __eq__(self, other):
-        return self.key == other.key
-
-
-@lru_cache(4096)
-def _messages(seen, gpu, dense):
-    training, seat = seen.training, Seat(seen.training)
-    sent = Sent()
-    layer_traffic.layer(sent, seat, training.micro_batch, dense)
-    if not dense:
-        layer_traffic.dispatched(sent, seat, 1, [training.micro_batch])
-    if training.sequence_parallel:                                 # repeated gathers, hidden behind the product with w^T
-        repeated = Sent()
-        layer_traffic.block(repeated, seat, training.micro_batch, "backward", -2, gathers=1)
-        layer_traffic.block(repeated, seat, training.micro_batch, "backward", 2, gathers=0)
-        sent.update(repeated)
-        sent.messages.update(repeated.messages)
-    found = {"forward": {}, "backward": {}}
-    for (group, phase), nbytes in sent.items():
-        dimension, over = step_traffic.DIMENSIONS[group], efficiency.way(gpu, seat.group(group))
-        collective = over.exchange if group in ("ep", "cp ulysses") or training.cp_kind == "ulysses" and group == "cp" else over.ring
-        seconds = collective(sent.messages[group, phase], nbytes)
-        if dimension == "cp" and training.cp_kind in ("ring", "zigzag", "striped", "hybrid") and group != "cp ulysses":
-            seconds = max(0.0, seconds - layer_seconds(training, gpu, dense).core * (1 if phase == "forward" else 2.5))
-        found[phase][dimension] = found[phase].get(dimension, 0.0) + seconds
-    return found
-
-
-def end_part(training, gpu, ends, first, last):
-    """The embedding and the head of a pipeline rank, with what they send over tp: `Part`."""
-    total, seat, sent = Part({}, {}), Seat(training), Sent()
-    if first:
-        forward, backward = ends["first"]
-        total += Part({"moved": forward}, {"moved": backward})
-        layer_traffic.embedding(sent, seat, training.micro_batch)
-    if last:
-        forward, backward, weights = ends["last"]
-        total += Part({"products": forward}, {"products": backward}, weights)
-        layer_traffic.head(sent, seat, training.micro_batch)
-    if not sent:
-        return total
-    over = efficiency.way(gpu, seat.group("tp"))
-    seconds = sum(over.ring(sent.messages[key], nbytes) for key, nbytes in sent.items())
-    return total + Part({"tp": seconds / 2}, {"tp": seconds / 2})
+def update_seconds(training, gpu, rank):
+    """Adam on a pipeline rank."""
+    sizes, ranks = held_parameters(training, rank), replicas(training)
+    shared = sum(size / (ranks[kind] if training.zero else 1) for kind, size in sizes.items())
+    return optimizer_seconds(training, gpu, sum(sizes.values()), shared)
 
 
 # The pipeline
-
-
-def hop_seconds(seat, gpu):
-    """Seconds of an activation on its way to the next stage: each tp rank sends a part, and the next stage's join them."""
-    training, layout = seat.training, seat.training.layout
-    if layout.pp == 1:
-        return 0.0
-    nbytes = training.micro_batch * training.positions * training.model.hidden * training.item
-    ranks = seat.group("pp")
-    crossing = efficiency.way(gpu, ranks[:2])
-    seconds = crossing.hop(nbytes / layout.tp)
-    if layout.tp > 1 and not training.sequence_parallel:
-        seconds += efficiency.way(gpu, seat.group("tp")).ring(layout.tp - 1, nbytes * (layout.tp - 1) / layout.tp)
-    return seconds
 
 
 def bubble(training, parts, hop):
@@ -246,8 +122,8 @@ def bubble(training, parts, hop):
 
 
 def timeline(training, parts, hop):
-    """The step action by action, `pipeline.timeline.Timeline`: each rank with times of its own; a message is waited for by
-    both its ends."""
+    """The step action by action, `pipeline.timeline.Timeline`: each rank with times of its own; both ends of a message
+    wait for it."""
     from refimpl.pipeline import build, simulate
 
     p, v = training.layout.pp, training.chunks
@@ -262,22 +138,38 @@ def timeline(training, parts, hop):
 # Replicas
 
 
-def replicas_seconds(training, gpu, forward, backward, overlap, rank):
-    """What is waited for of sums and gathers over replicas; forward, backward: seconds of a micro-batch."""
+def replicas_seconds(training, gpu, rank):
+    """Seconds of (all sums over replicas, all gathers, sums over tp before them) in a step, of one pipeline rank."""
     seat = Seat(training, training.layout.rank(pp=rank))
-    sent, m = Sent(), training.microbatches
+    sent = Sent()
     step_traffic.data(sent, seat)
     found = {"zero reduce": 0.0, "zero gather": 0.0, "finish": 0.0}
     for (group, phase), nbytes in sent.items():
         found[phase] += efficiency.way(gpu, seat.group(group)).ring(sent.messages[group, phase], nbytes)
-    reduce, gather = found["zero reduce"], found["zero gather"]
-    if not overlap:
-        return sum(found.values())
-    units = max(len(training.layers_of(rank)), 1)
-    if training.zero == 3:                                         # of each micro-batch: gathers in both, a sum in one
-        hidden = forward * m, backward * m
-        return max(gather / 2 - hidden[0], gather / 2 / units / m) + max(
-            gather / 2 + reduce - hidden[1], reduce / units / m) + found["finish"]
-    backwards = m if training.zero == 2 else 1
-    exposed = max(reduce - backwards * backward, reduce / units / backwards) if reduce else 0.0
-    return exposed + (max(gather - forward, gather / units) if gather else 0.0) + found["finish"]
+    return tuple(found.values())
+
+
+def exposed(training, gpu, reduce, gather, finish, forward, backward, overlap):
+    """Seconds that are waited for of those; forward, backward: of one micro-batch."""
+    units = max(sum(len(chunk) for chunk in training.held[fullest(training)]), 1)
+    share = efficiency.of(gpu).beside if overlap else None
+    return exposed_seconds(training.zero, training.microbatches, units, reduce, gather, finish, forward, backward,
+                           share)
+
+
+def exposed_seconds(zero, m, units, reduce, gather, finish, forward, backward, share):
+    """The same of numbers. Meanwhile runs the last micro-batch's backward and the first one's forward, or with ZeRO 2
+    and 3 all of them; of `units`, the last to be summed, and the first to be gathered, are never in time.
+
+    share    `Efficiency.beside`; None: nothing runs meanwhile
+    """
+    if share is None:
+        return reduce + gather + finish
+    if zero == 3:                                                      # gathers in both, sums in one
+        late = (efficiency.waited(gather / 2, m * forward, gather / 2 / units, share)
+                + efficiency.waited(gather / 2 + reduce, m * backward, reduce / units / m, share))
+    else:
+        times = m if zero == 2 else 1
+        late = (efficiency.waited(reduce, times * backward, reduce / units / times, share)
+                + efficiency.waited(gather, forward, gather / units, share))
+    return late + finish

@@ -19,14 +19,14 @@ from dataclasses import dataclass
 
 from refimpl.cost import layer_traffic
 from refimpl.cost.footprint import parts, unit_sizes
-from refimpl.cost.layer_traffic import Sent, sharers
 from refimpl.cost.pipeline import V
+from refimpl.cost.seat import Sent, sharers
 from refimpl.cost.traffic import padded
 
 DIMENSIONS = {"tp": "tp", "tp kv": "tp", "expert_tp": "tp", "cp": "cp", "cp ulysses": "cp", "cp ring": "cp", "pp": "pp",
               "ep": "ep", "dp_cp": "dp", "expert_dp": "dp"}
 AGREEMENT = "agreement"
-AGREED = ("valid targets", "gradient norm", "total loss", "overflow")              # phases that only agree
+AGREED = ("valid targets", "gradient norm", "total loss", "overflow", "balance", "loads")      # phases that only agree
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Row:
 def rows(seat, sizes=None, routed=None, gpu=None):
     """All `Row`s of a rank's step, those without messages left out.
 
-    seat      `layer_traffic.Seat`: the run, and which rank of it
+    seat      `seat.Seat`: the run, and which rank of it
     sizes     sequences in each of the rank's micro-batches; micro_batch in each, unless given
     routed    of a mixture of experts: see layer_traffic.dispatched; balanced unless given
     gpu       `hardware.GPU`, to know the links
@@ -89,7 +89,7 @@ def dimension(group, phase):
 
 
 def totals(found, key="dimension"):
-    """Messages and bytes of rows, summed: {dimension: (messages, bytes)}. key="group": agreement goes where it is sent."""
+    """Messages and bytes of rows, summed: {dimension: (messages, bytes)}; key="group": agreement where it is sent."""
     sums = {}
     for row in found:
         name = row.dimension if key == "dimension" else DIMENSIONS[row.group]
@@ -187,7 +187,7 @@ def unit(sent, seat, tensors, times=1, uses=1):
 
 def finish(sent, seat, tensors, times):
     """Over tp: gradients of key-value heads that ranks share; sequence-parallel, those of norms, routers, positions."""
-    training, model = seat.training, seat.training.model
+    training = seat.training
     share, item = sharers(training), seat.gradient_sums
     kv = sum(tensor.each for tensor in tensors if tensor.cut == "kv")          # one head's, weights and biases
     if share > 1 and kv:
@@ -208,5 +208,10 @@ def agreement(sent, seat):
     if seat.loss_scale:
         for group in ("tp", "dp_cp", "pp"):
             sent.note(group, "overflow", seat.collective(group).agree(item=4))
-    if seat.balance and seat.training.sequence_parallel:
-        sent.note("tp", "total loss", seat.collective("tp").agree())
+    sp, model = seat.training.sequence_parallel, seat.training.model
+    if seat.balance and sp:
+        sent.note("tp", "balance", seat.collective("tp").agree())
+    if seat.biases:
+        mixtures = sum(not model.is_dense(number) for number in seat.training.layers_of(seat.place["pp"]))
+        for group in ("dp_cp", "tp") if sp else ("dp_cp",):
+            sent.note(group, "loads", seat.collective(group).reduce(mixtures * model.experts, 8))

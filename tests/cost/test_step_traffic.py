@@ -1,59 +1,20 @@
 """What a rank sends in a step, to the message: formulas beside a ledger, on random layouts."""
 
-import random
+from dataclasses import replace
 
 import pytest
+from random_layouts import DATA, random_setup
 
-from refimpl.layout import Layout
-from refimpl.measure.ledger import Ledger
-from refimpl.model import text
-from refimpl.model.config import Config
-from refimpl.precision import LossScale, Precision
-from refimpl.train import predicted
-from refimpl.train.run import Plan, on_rank
-from refimpl.train.setup import Setup
-from refimpl.train.single import Recipe
 from refimpl.cost import step_traffic
+from refimpl.measure.ledger import Ledger
+from refimpl.precision import LossScale
+from refimpl.train import predicted, report
+from refimpl.train.run import Plan, on_rank
 from refimpl.world import run
 
 PHASES = ("forward", "backward", "finish", "loss", "pp forward", "pp backward", "pp tied", "zero reduce", "zero gather",
-          "valid targets", "gradient norm", "overflow")
+          "valid targets", "gradient norm", "overflow", "balance", "loads")
 NESTED = {"finish": "backward", "zero reduce": "backward"}              # inside another one, which counts them, too
-DATA = text.load()
-
-
-def random_setup(seed):
-    """A run of 4 to 16 ranks that fits together: what is drawn and does not is drawn again. A third each GPT, Llama, MoE."""
-    rng = random.Random(seed)
-    while True:
-        family = ["gpt2", "llama", "moe"][seed % 3]
-        sizes = {axis: rng.choice([1, 2, 2, 3, 4]) for axis in ("dp", "pp", "cp", "tp")}
-        heads = rng.choice([4, 6, 8])
-        config = {"family": "llama" if family == "moe" else family, "vocabulary": text.VOCABULARY, "hidden": 4 * heads,
-                  "layers": rng.choice([3, 4, 6]), "heads": heads, "kv_heads": rng.choice([heads, heads // 2, 1]),
-                  "ffn": rng.choice([None, 22]), "context": 26, "recompute": rng.choice(["none", "selective", "full"]),
-                  "attention": rng.choice(["naive", "blockwise"])}
-        if family == "moe":
-            config |= {"experts": rng.choice([4, 8]), "top_k": rng.choice([1, 2]), "expert_ffn": rng.choice([None, 10]),
-                       "shared_experts": rng.choice([0, 1]), "balance": rng.choice([0.0, 0.01])}
-            sizes |= {"ep": rng.choice([1, 2, 2, 4]), "expert_tp": rng.choice([None, 1])}
-        dtype = rng.choice(["float64", "float32", "float16", "bfloat16"])
-        kind = rng.choice(["ring", "zigzag", "striped", "gather", "ulysses", "hybrid"])
-        schedule = rng.choice(["gpipe", "1f1b", "interleaved", "zb_h1", "zbv", "dualpipev", "looped_bfs"])
-        try:
-            layout = Layout(**sizes, order=rng.choice(["tp-cp-dp-pp", "dp-tp-pp-cp"]), node_size=4)
-            if not 4 <= layout.world <= 16:
-                continue
-            setup = Setup(Config(**config), layout, sequence=24, global_batch=rng.randint(3, 9),
-                          micro_batch=rng.choice([None, 1, 2]), schedule=schedule, cp_kind=kind,
-                          sequence_parallel=rng.random() < 0.5, ulysses=2 if kind == "hybrid" else None,
-                          zero=rng.randint(0, 3), recipe=Recipe(
-                              precision=Precision(dtype, rng.choice([None, "float32"]) if dtype != "float64" else None),
-                              scale=LossScale(2.0) if dtype == "float16" else None))
-            predicted.training_of(setup)
-        except ValueError:
-            continue
-        return setup
 
 
 def counted(log, rank):
@@ -91,3 +52,25 @@ def test_a_step_sends_what_the_formulas_say(seed):
         assert formulas(setup, log, rank) == counted(log, rank)
     of_all = sum(sum(counts["bytes"]) for counts in predicted.sent(setup, log).values())
     assert of_all == log.bytes_sent()                                  # nothing was sent under another name
+
+
+@pytest.mark.parametrize("seed", [0, 5, 8, 31])
+def test_a_run_of_several_steps_sent_what_the_report_says(seed):
+    setup, log = random_setup(seed), Ledger()
+    ranks = run(on_rank, setup.layout.world, setup, DATA, Plan(steps=3, measure=False), ledger=log)
+    skipped = sum(step.skipped for step in ranks[0].steps)
+    said, found = report.formula(setup, log, 3, skipped), report.sent(log, setup.layout.world)
+    for dimension, counts in found.items():
+        assert counts == {name: said[name][dimension] for name in ("messages", "bytes")}
+
+
+def test_steps_that_overflow_send_less():
+    """float16 with a loss scale that is far too large: no norm, and no parameters to gather."""
+    base = next(setup for setup in map(random_setup, range(200)) if setup.recipe.precision.parameters == "float16"
+                and setup.zero in (1, 2) and setup.layout.dp * setup.layout.cp > 1)
+    setup, log = replace(base, recipe=replace(base.recipe, scale=LossScale(2.0**40))), Ledger()
+    ranks = run(on_rank, setup.layout.world, setup, DATA, Plan(steps=2, measure=False), ledger=log)
+    assert all(step.skipped for step in ranks[0].steps)
+    said = report.formula(setup, log, 2, 2)
+    assert {name: {dimension: counts[name] for dimension, counts in report.sent(log, setup.layout.world).items()}
+            for name in said} == said
