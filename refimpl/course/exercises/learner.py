@@ -66,9 +66,9 @@ def hints_seen(exercise):
 
 
 def status():
-    """What is solved and what was tried: per exercise a dict of plain values, in the order of the course."""
+    """What is solved and what was tried: per exercise a dict of plain values, lesson by lesson."""
     rows = []
-    for exercise in ALL:
+    for exercise in sorted(ALL, key=lambda exercise: exercise.lesson):
         tried = progress().attempts("exercise", exercise.name)
         solved = [attempt.when for attempt in tried if attempt.passed]
         rows.append({

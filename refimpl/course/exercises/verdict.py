@@ -116,7 +116,8 @@ def cause_of(case, mine, parts, rank, whole):
     with np.errstate(all="ignore"):                                               # wrong numbers may be any
         found = suspected(case, mine[rank], rank, whole) or first(SIGNS)
         if not found and case.addends is not None and whole is next(iter(case.expected.values())):
-            found = counted(case, mine[rank], rank) if whole.ndim == 1 else own_part(case, mine[rank], rank)
+            found = (counted(case, mine[rank], rank) or mixed(case, mine[rank], rank) if whole.ndim == 1
+                     else own_part(case, mine[rank], rank))
         return found or misplaced(case, mine[rank], whole) or first(LESSER_SIGNS) or ("wrong values", None)
 
 
@@ -143,6 +144,24 @@ def counted(case, mine, rank):
         said = [f"lacks what {numbered(missing)} brought"] if missing else []
         said += [f"has what rank {q} brought {times[q]:g} times" for q in np.flatnonzero((times != 0) & (times != 1))]
         return "wrong addends", f"chunk {k} " + " and ".join(said)
+
+
+def mixed(case, mine, rank):
+    """Of a chunk of a sum over the ranks: numbers of other chunks in it. Least squares tell, if there are enough."""
+    addends = {(k, q): part for q, x in enumerate(case.addends) for k, part in enumerate(chunks(x, case.size))
+               if part.shape == mine.shape}
+    if len(mine) < len(addends) or not addends or not np.isfinite(mine).all():
+        return None
+    columns = np.stack(list(addends.values()), axis=1)                            # (elements of the chunk, P P)
+    times = np.rint(np.linalg.lstsq(columns, mine)[0])
+    found = sorted({k for (k, _), often in zip(addends, times) if often})
+    if not np.array_equal(columns @ times, mine) or found in ([], [rank]):
+        return None
+    if len(found) == 1 and (times[[k == found[0] for k, _ in addends]] == 1).all():
+        return None                                                               # finished, and another rank's
+    if len(found) == 1:
+        return "wrong order", f"this is chunk {found[0]}, and not yet all of its sum"
+    return "wrong order", f"in it numbers of the chunks {' and '.join(map(str, found))} are added to each other"
 
 
 def own_part(case, mine, rank):

@@ -25,13 +25,15 @@ def quiz(lesson=None, level=None, mistakes=False, due=False, seed=None):
     me = progress()
     remembered = memories(me.attempts(KIND))
     questions = choose(load(), remembered, lesson, level, mistakes, due)
-    return Quiz(questions, remembered, me, empty=nothing_to_ask(mistakes, due), rng=random.Random(seed))
+    empty = nothing_to_ask(mistakes, due, remembered)
+    return Quiz(questions, remembered, me, empty=empty, rng=random.Random(seed))
 
 
-def nothing_to_ask(mistakes, due):
-    """What to say when no question is left."""
+def nothing_to_ask(mistakes, due, remembered):
+    """What to say when no question is left. remembered: {id of a question: `Memory`}, for when the next is due."""
     if mistakes and due:
         return "No mistakes, and nothing is due."
     if due:
-        return "Nothing is due by now."
+        days = sorted(f"{memory.due.astimezone():%Y-%m-%d}" for memory in remembered.values())
+        return f"Nothing is due by now; the next question comes back on {days[0]}." if days else "Nothing is due by now."
     return "No mistakes to come back to." if mistakes else "There are no such questions."

@@ -12,7 +12,7 @@ from functools import cache
 import ipywidgets
 
 from refimpl.cost.facts import VERDICTS, claims
-from refimpl.course.widgets.interactive import Explorer, option
+from refimpl.course.widgets.interactive import Explorer, stops
 from refimpl.course.widgets.svg import box, picture, text
 
 MEANS = {"right": "its number comes out, always", "incomplete": "in one case, which it does not name",
@@ -89,15 +89,14 @@ def score(guesses):
 
 
 class FactCheck(Explorer):
-    """The widget: a menu of claims, and three buttons. Its `guesses` are {id: first guess}, which stay as they were."""
+    """The widget: a slider through the claims, and three buttons. guesses: {id: first guess}, which stay."""
 
     def __init__(self, claim="h"):
         self.guesses = {}
-        menu = option("Claim", [(f"{id}: {textwrap.shorten(one.claim, 60, placeholder=' ...')}", id)
-                                for id, one in known().items()], claim)
+        which = stops("Claim", claim, list(known()), str)
         buttons = ipywidgets.ToggleButtons(options=[(name, name) for name in VERDICTS], value=None,
                                            description="Your guess", tooltips=list(MEANS.values()))
-        super().__init__(self._draw, {"claim": menu, "guess": buttons}, name="fact-check")
+        super().__init__(self._draw, {"claim": which, "guess": buttons}, name="fact-check")
 
     def _draw(self, claim, guess):
         if guess is not None:

@@ -46,7 +46,8 @@ def draw_plan(case=FIRST, cp=1, zero=1, recompute="selective", micro_batch=1, ne
     known, found = CASES[case], planned(case, cp, zero, recompute, micro_batch, network, gpus)
     card, rule = find_gpu(known.gpu), classical(found, find_gpu(known.gpu).node_size)
     shown = places(found)
-    title = (f"{len(found.layouts)} layouts fit, {len(found.refused)} do not; the fastest takes "
+    fit = f"{len(found.layouts)} layout{'s fit' if len(found.layouts) > 1 else ' fits'}"
+    title = (f"{fit}, {len(found.refused)} do not; the fastest takes "
              f"{found.layouts[0].seconds:.3g} s" if found.layouts else f"None of {len(found.refused)} layouts fits")
     shapes = [text(12, 24, f"{case}: {title}", 16, bold=True),
               text(12, 44, f"Each cell: its best chunks with CP {cp}, ZeRO {zero}, recompute {recompute}, "
