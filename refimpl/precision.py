@@ -47,13 +47,15 @@ def wide(x):
 def narrow(y, dtype):
     """y in the dtype that is stored: rounded to the nearest, ties to even; y itself if it has that dtype.
 
-    y (...) float32 or float64    dtype as an array's .dtype; uint16 stands for bfloat16, which needs y in float32
+    y (...) float32 or float64    dtype as an array's .dtype; uint16 stands for bfloat16: ValueError unless y is float32
     """
     xp = array_namespace(y)
     if y.dtype == dtype:
         return y
     if dtype != xp.uint16:
         return y.astype(dtype)
+    if y.dtype != xp.float32:
+        raise ValueError(f"y has dtype {y.dtype}: a bfloat16 is half a float32; expected y.astype('float32')")
     bits = y.view(xp.uint32)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16          # carries into the exponent where the fraction is full
     return xp.where(xp.isnan(y), 0x7FC0, rounded).astype(dtype)
@@ -149,12 +151,14 @@ class LossScale:
                 raise ValueError(f"{name}={getattr(self, name)}: expected {expected}")
 
     def after(self, overflow):
-        """The loss scale of the next step. overflow: the verdict of all ranks, else their scales would part."""
-        if overflow:
-            return replace(self, value=self.value * self.backoff, clean=0)
-        if self.clean + 1 < self.interval:
+        """The loss scale of the next step: as it is where the next one would be inf, or 0.
+
+        overflow    the verdict of all ranks, else their scales would part
+        """
+        if not overflow and self.clean + 1 < self.interval:
             return replace(self, clean=self.clean + 1)
-        return replace(self, value=self.value * self.growth, clean=0)
+        value = self.value * (self.backoff if overflow else self.growth)
+        return replace(self, value=value if 0 < value < float("inf") else self.value, clean=0)
 
 
 def overflow(gradients):

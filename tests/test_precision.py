@@ -116,6 +116,18 @@ def test_a_scale_halves_at_an_overflow_and_doubles_after_enough_steps_without():
     assert seen == [(8, 1), (4, 0), (4, 1), (4, 2), (2, 0), (2, 1), (2, 2), (4, 0), (4, 1), (2, 0), (1, 0)]
 
 
+def test_a_scale_stays_where_the_next_one_would_be_inf_or_0():
+    """A run whose gradients are all 0, or never finite, ends for another reason."""
+    largest, least = LossScale(2.0**1023, interval=1), LossScale(5e-324)
+    assert largest.after(False).value == 2.0**1023 and largest.after(True).value == 2.0**1022
+    assert least.after(True) == LossScale(5e-324) and least.after(False).clean == 1
+
+
+def test_a_bfloat16_is_made_of_float32_only(xp):
+    with pytest.raises(ValueError, match=r"y has dtype float64: .*; expected y.astype\('float32'\)"):
+        narrow(device_array(xp, np.ones(3)), np.dtype("uint16"))
+
+
 def test_growth_and_backoff_are_the_given_ones():
     scale = LossScale(16.0, growth=4.0, interval=1, backoff=0.25)
     assert (scale.after(False).value, scale.after(True).value) == (64.0, 4.0)

@@ -66,7 +66,8 @@ def update(parameter, gradient, moments, step, adam, decay=True):
     parameter (...) float32 or float64, the master copy    gradient (...), float16 and bfloat16 are widened
     moments    of shape (...), from `moments`               step       1, 2, ...: how often it is updated, with this
     adam       Adam, the settings                           decay      whether weight decay applies, see `decays`
-    Raises ValueError, before anything changes, for shapes that differ, a step before 1, a parameter of 2 bytes.
+    Raises ValueError, before anything changes, for shapes that differ, a step before 1, a parameter of 2 bytes or of
+    integers.
     """
     _check(parameter, gradient, moments, step)
     xp = array_namespace(parameter, gradient, *moments)
@@ -93,6 +94,8 @@ def _check(parameter, gradient, moments, step):
             raise ValueError(f"{name} has shape {shape}, its parameter {parameter.shape}: expected the same")
     if step < 1:
         raise ValueError(f"step={step}: Adam counts its steps from 1, since it divides by 1 - beta^step; nearest 1")
+    if parameter.dtype.itemsize >= 4 and parameter.dtype.kind != "f":
+        raise ValueError(f"the parameter has dtype {parameter.dtype}: expected float32 or float64")
     if parameter.dtype.itemsize < 4:
         raise ValueError(f"the parameter has dtype {parameter.dtype}: a step is often smaller than its last bit, so "
                          "update a float32 master copy instead, and store it with narrow(master, dtype)")

@@ -123,6 +123,8 @@ def shared(x):
 def checked_positions(q, k, v, q_positions, kv_positions):
     """The positions, 0, 1, ... where they are None; ValueError if anything does not fit."""
     array_namespace(q, k, v)
+    if any(x.dtype.kind not in "fu" for x in (q, k, v)):
+        raise ValueError(f"q, k and v have dtypes {q.dtype}, {k.dtype} and {v.dtype}; expected floats")
     if (q.ndim, k.ndim) != (5, 4) or k.shape != v.shape or k.shape != (q.shape[0], k.shape[1], q.shape[2], q.shape[4]):
         raise ValueError(f"q {q.shape}, k {k.shape} and v {v.shape} do not fit; expected q (b, s, n, g, d) and "
                          "k, v (b, t, n, d)")

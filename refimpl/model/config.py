@@ -115,9 +115,9 @@ class Config:
         if self.top_k == 1 and self.router != SOFTMAX_FIRST:
             raise ValueError(f"router={self.router!r} with top_k=1: a single weight is always 1, and the router would "
                              f"not learn; expected router={SOFTMAX_FIRST!r}, or top_k of 2 or more")
-        if self.capacity_factor is not None and not self.capacity_factor > 0:
-            raise ValueError(f"capacity_factor={self.capacity_factor}: expected more than 0, such as 1.0, or None to "
-                             "drop nothing")
+        if self.capacity_factor is not None and not 0 < self.capacity_factor < math.inf:
+            raise ValueError(f"capacity_factor={self.capacity_factor}: expected a finite number above 0, such as 1.0, "
+                             "or None to drop nothing")
 
     @property
     def head(self):

@@ -65,6 +65,7 @@ def forward(x, parameters, config, positions=None):
     ->  y (b, s, h), saved
     """
     E, positions = config.experts, range(x.shape[1]) if positions is None else positions
+    check_positions(positions, x.shape[1])
     choice, weights, p, saved_router = router.route(x, parameters["router"], config.top_k, config.router,
                                                     parameters.get("bias"))
     load = router.load(choice, E)
@@ -150,6 +151,13 @@ def check_scale(config, scale):
     if config.balance and scale is None:
         raise ValueError(f"backward was given no scale, but balance={config.balance} makes an auxiliary loss; expected "
                          "what the total loss is multiplied by: 1 / count, times the loss scale")
+
+
+def check_positions(positions, s):
+    """ValueError unless each of s tokens has a position of its own."""
+    if len(positions) != s or len(set(positions)) != s:
+        raise ValueError(f"x has {s} tokens a sequence, and positions are {len(positions)} numbers, "
+                         f"{len(set(positions))} of them different; expected one for each token")
 
 
 def gathered(columns, choice):

@@ -22,6 +22,7 @@ neither. (Shazeer et al. 2017; Fedus et al. 2022, section 2.2; Wang et al. 2024;
 Letters: ... leading axes, b sequences, s positions, h hidden, E experts, k chosen.
 """
 
+import difflib
 import math
 from fractions import Fraction
 from typing import NamedTuple
@@ -50,7 +51,11 @@ def route(x, w, k, kind=SOFTMAX_FIRST, bias=None):
 
     x (..., h)    w (h, E)    kind: one of ROUTERS    bias (E,) or None: has a say in the choice only
     ->  choice (..., k) integers, best first; weights (..., k) and p (..., E) in float32 or wider; saved
+    ValueError for a kind that is none, or a k that E experts have not.
     """
+    _check_one_of("kind", kind, ROUTERS)
+    if not 1 <= k <= w.shape[-1]:
+        raise ValueError(f"k={k} of {w.shape[-1]} experts: expected 1 to {w.shape[-1]}")
     xp = array_namespace(x, w, bias)
     z = wide(x) @ wide(w)
     if kind == SIGMOID:
@@ -123,6 +128,7 @@ def kept(choice, weights, positions, room, experts, drop=BY_POSITION):
     drop    "position": the first ones stay    "probability": the heaviest ones stay, of equal ones the first
     ->      (b, s, k) booleans
     """
+    _check_one_of("drop", drop, DROPS)
     xp = array_namespace(choice)
     order = xp.argsort(integers(positions, choice))
     choice = choice[:, order]
@@ -132,6 +138,12 @@ def kept(choice, weights, positions, room, experts, drop=BY_POSITION):
     turn = xp.argsort(queue, axis=1)
     taken = xp.take_along_axis(chosen & (turn < room), choice, -1)
     return taken[:, xp.argsort(order)]
+
+
+def _check_one_of(name, value, known):
+    if value not in known:
+        raise ValueError(f"{name}={value!r}: expected one of {', '.join(known)}; "
+                         f"nearest {difflib.get_close_matches(str(value), known, n=1, cutoff=0.0)[0]!r}")
 
 
 def frequency(load, k, s, dtype):

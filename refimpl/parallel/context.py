@@ -28,7 +28,7 @@ from functools import lru_cache, partial
 
 from refimpl.model.blockwise import BLOCK
 from refimpl.parallel.context_layout import all_positions, check_layout, positions, together
-from refimpl.parallel.context_work import local_core
+from refimpl.parallel.context_work import check_tiles, local_core
 from refimpl.parallel.gather_attention import gather_attention, gather_attention_backward
 from refimpl.parallel.ring_attention import ring_attention, ring_attention_backward
 from refimpl.parallel.ulysses import ulysses_attention, ulysses_attention_backward
@@ -46,6 +46,7 @@ def core(comm, kind="ring", layout="zigzag", ulysses=None, block=BLOCK):
     length that the layout cannot cut, or heads that cannot be dealt out.
     """
     check_layout(layout)
+    check_tiles(block)
     if kind not in KINDS:
         nearest = difflib.get_close_matches(str(kind), KINDS, n=1, cutoff=0.0)[0]
         raise ValueError(f"kind={kind!r}: expected one of {', '.join(KINDS)}; nearest {nearest!r}")

@@ -59,6 +59,9 @@ def check_layout(layout):
 def check_length(length, size, layout="zigzag"):
     """ValueError unless `length` positions can be cut for `size` ranks; names the nearest lengths that can."""
     check_layout(layout)
+    for name, value, least in (("sequence", length, 0), ("cp", size, 1)):
+        if value < least:
+            raise ValueError(f"{name}={value}: expected {least} or more; nearest {least}")
     parts = size * (2 if layout == "zigzag" else 1)
     if length % parts:
         below, above = length // parts * parts, -(-length // parts) * parts
@@ -80,6 +83,9 @@ def unshard(shards, everybody):
     x = xp.empty((b, sum(map(len, everybody)), *shards[0].shape[2:]), shards[0].dtype)
     for rank, mine in enumerate(shards):
         _check(mine.shape[1], len(everybody[rank]), f"the shard of rank {rank}")
+        if (mine.shape[0], *mine.shape[2:]) != (b, *x.shape[2:]):
+            raise ValueError(f"the shard of rank {rank} has shape {mine.shape}, that of rank 0 {shards[0].shape}; "
+                             "expected all axes but 1 to be the same")
         x[:, _rows(everybody, rank, x)] = mine
     return x
 
@@ -96,6 +102,9 @@ def next_tokens(tokens, mask=None, ignore_index=IGNORED):
     ->     targets (b, s) int64, ignore_index at the last position and where the next token is masked
     """
     xp = array_namespace(tokens, mask)
+    if tokens.ndim != 2 or mask is not None and mask.shape != tokens.shape:
+        raise ValueError(f"tokens {tokens.shape}{'' if mask is None else f' with a mask {mask.shape}'}: expected (b, s)"
+                         f"{'' if mask is None else ', both of them'}")
     targets = xp.full(tokens.shape, ignore_index, xp.int64)
     targets[:, :-1] = tokens[:, 1:]
     if mask is not None:

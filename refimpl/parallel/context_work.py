@@ -12,7 +12,9 @@ Backward computes the scores again: 5 products instead of 2. Arrays are computed
 not the end yet stays so: partial sums, of outputs and of gradients, are not rounded to 16 bits.
 """
 
+import operator
 from bisect import bisect_right
+from itertools import chain
 
 from refimpl.model.attention import checked_positions
 from refimpl.model.blockwise import BLOCK, blockwise_attention, blockwise_attention_backward
@@ -80,6 +82,7 @@ def check_block(q, k, v, comm, everybody, dropout, block=BLOCK):
     if len(everybody) != comm.size:
         raise ValueError(f"positions of {len(everybody)} ranks are given, but {comm.name} has {comm.size}; expected "
                          "every rank's: context_layout.all_positions(length, comm.size, layout)")
+    check_dealt(everybody)
     mine = len(everybody[comm.rank])
     if not q.shape[1] == k.shape[1] == mine:
         raise ValueError(f"rank {comm.rank} of {comm.size} has {mine} positions, but q {q.shape} and k {k.shape}; "
@@ -88,6 +91,22 @@ def check_block(q, k, v, comm, everybody, dropout, block=BLOCK):
     if dropout.rate and (len(dropout.sequences), len(dropout.heads)) != (b, n * g):
         raise ValueError(f"dropout numbers {len(dropout.sequences)} sequences and {len(dropout.heads)} heads, but q "
                          f"{q.shape} has {b} and {n * g}")
+    check_tiles(block)
+
+
+def check_dealt(everybody):
+    """ValueError unless each rank's positions ascend and no two are the same."""
+    for rank, mine in enumerate(everybody):
+        if not all(map(operator.lt, mine, mine[1:])):
+            raise ValueError(f"rank {rank} is given positions {list(mine[:8])}, which do not ascend; expected "
+                             f"{sorted(set(mine))[:8]}, and arrays in that order")
+    if len(set(chain(*everybody))) < sum(map(len, everybody)):
+        raise ValueError("two ranks are given the same position; expected each of them once: "
+                         "context_layout.all_positions(length, comm.size, layout)")
+
+
+def check_tiles(block):
+    """ValueError unless a tile has positions."""
     if block < 1:
         raise ValueError(f"block={block}: expected 1 or more positions; nearest 1")
 

@@ -30,7 +30,7 @@ from refimpl.model import transformer
 from refimpl.model.config import is_bias, of_block
 from refimpl.model.loss import IGNORED, cross_entropy_backward
 from refimpl.parallel.reducing import all_reduce_
-from refimpl.precision import add_, narrow, wide
+from refimpl.precision import STORED, add_, narrow, wide
 
 GRADIENTS, COUNTS = "dp gradients", "dp counts"             # the ledger's names for these messages
 
@@ -43,6 +43,10 @@ def share(sequences, rank, size, micro_batches=1):
 
     Rank r has sequences [n r // P, n (r+1) // P), and cuts them for its micro-batches in the same way.
     """
+    if sequences < 0:
+        raise ValueError(f"sequences={sequences}: expected 0 or more; nearest 0")
+    if not 0 <= rank < size:
+        raise ValueError(f"rank={rank} is not one of {size} ranks; expected 0..{size - 1}")
     if micro_batches < 1:
         raise ValueError(f"micro_batches={micro_batches}: expected 1 or more; nearest 1")
     b = bounds(sequences, size)
@@ -102,8 +106,8 @@ class GradientBuckets:
     def __init__(self, parameters, buckets, comm, dtype=None, average=False):
         self.comm, self.average = comm, average
         self.bucket_of = {name: k for k, names in enumerate(buckets) for name in names}
-        if sorted(name for names in buckets for name in names) != sorted(parameters):
-            raise ValueError(f"buckets={buckets}: expected each of {', '.join(parameters)} once")
+        if sorted(name for names in buckets for name in names) != sorted(parameters) or not all(buckets):
+            raise ValueError(f"buckets={buckets}: expected each of {', '.join(parameters)} once, and no empty bucket")
         self.rooms, self.gradients = [], dict.fromkeys(parameters)
         for names in buckets:
             self._make_room(names, parameters, dtype)
@@ -117,7 +121,10 @@ class GradientBuckets:
         dtypes = {parameters[name].dtype for name in names} if dtype is None else {xp.dtype(dtype)}
         if len(dtypes) > 1:
             raise ValueError(f"bucket {names} has gradients of {', '.join(sorted(map(str, dtypes)))}: give one dtype")
-        room, start = xp.zeros(sum(parameters[name].size for name in names), dtypes.pop()), 0
+        [dtype] = dtypes
+        if dtype.name not in STORED.values():
+            raise ValueError(f"bucket {names} has gradients of {dtype}; expected one of {', '.join(STORED.values())}")
+        room, start = xp.zeros(sum(parameters[name].size for name in names), dtype), 0
         for name in names:
             shape, size = parameters[name].shape, parameters[name].size
             self.gradients[name] = room[start:start + size].reshape(shape)

@@ -44,11 +44,16 @@ def plan(choice, experts, comm):
 
     choice (T, k) of 0..E-1; E for none, when the expert has no room    comm: group that shares E `experts`, or None
     ->  `Plan`    sends the counts of other ranks' experts, 8 bytes each, in a phase of their own
+    ValueError for other choices, before anything is sent.
     """
     xp = array_namespace(choice)
     size = 1 if comm is None else comm.size
     flat, b = choice.reshape(choice.shape[0] * choice.shape[1]), bounds(experts, size)
-    counts = to_host((flat[:, None] == xp.arange(experts)).sum(axis=0))                 # the host waits for the device
+    counts = to_host((flat[:, None] == xp.arange(experts + 1)).sum(axis=0))             # the host waits for the device
+    if counts.sum() != flat.size:
+        raise ValueError(f"{flat.size - counts.sum()} of {flat.size} choices are no expert; expected whole numbers, 0 "
+                         f"to {experts - 1}, or {experts} for none")
+    counts = counts[:experts]
     parts = [counts[b[r]:b[r + 1]] for r in range(size)]
     received = _exchange(parts, comm, COUNTS)
     order = xp.argsort(flat, kind="stable")[:int(counts.sum())]
@@ -61,6 +66,9 @@ def to_experts(rows, plan, phase):
     rows (n, h), sorted by expert    phase: what the ledger calls it
     ->  for each expert that is here its rows (n_e, h), those of rank 0 first
     """
+    if rows.shape[0] != sum(plan.sent):
+        raise ValueError(f"{rows.shape[0]} rows are given to send, and {sum(plan.sent)} choices count; expected a row "
+                         "for each: xp.take(x, plan.order // k, axis=0)")
     parts = _exchange(_cut(rows, plan.sent), plan.comm, phase)
     return _transposed(parts, plan.received, len(plan.received[0]), rows[:0])
 

@@ -20,7 +20,7 @@ Letters: b sequences, s positions, h hidden, E experts, k chosen, f features; a 
 from typing import NamedTuple
 
 from refimpl.arrays import array_namespace, integers
-from refimpl.collectives import all_gather
+from refimpl.collectives import all_gather, chunk_sizes
 from refimpl.model import mlp, moe, router
 from refimpl.model.layers import add
 from refimpl.parallel import dispatch, feed_forward, sequence, tensor
@@ -69,11 +69,11 @@ def forward(x, parameters, config, comm, groups=None, positions=None, sequence_p
     parameters    the rank's own, by name: shards.shard    positions (s,) or (s_r,): those of x in the sequence
     groups        `Experts`; None: every rank of comm has all experts, and of each its part of the features
     ->            y as x, saved; saved.routed counts what is in x
-    ValueError for groups that do not fit, before anything is sent.
+    ValueError for groups, positions or experts that do not fit, before anything is sent.
     """
     groups = Experts(expert_tp=comm) if groups is None else groups
     check_groups(groups, comm, sequence_parallel)
-    positions = range(x.shape[1]) if positions is None else positions
+    positions = _checked(x, parameters, config, groups, positions, sequence_parallel)
     choice, weights, p, saved_router = router.route(x, parameters["router"], config.top_k, config.router,
                                                     parameters.get("bias"))
     taken, frequency = of_whole_sequence(choice, weights, positions, config,
@@ -90,6 +90,22 @@ def forward(x, parameters, config, comm, groups=None, positions=None, sequence_p
     none = {name: parameters[name][:0] for name in ("w1", "w2")}
     decided = Decided(plan, weights, frequency)
     return y, Saved(decided, outputs, saved, saved_router, saved_shared, none, cut, config, routed)
+
+
+def _checked(x, parameters, config, groups, positions, sequence_parallel):
+    """The positions; ValueError unless they are those of x, and the rank has the experts that it should."""
+    elsewhere = sequence_parallel or groups.cp is not None and groups.cp.size > 1
+    if positions is None and elsewhere and config.capacity_factor is not None:
+        raise ValueError(f"positions=None with capacity_factor={config.capacity_factor}, where other ranks have a part "
+                         "of the sequence: who has room goes by position; expected those of x in the whole sequence")
+    positions = range(x.shape[1]) if positions is None else positions
+    moe.check_positions(positions, x.shape[1])
+    share, here = groups.share, parameters["w1"].shape[0]
+    if here != chunk_sizes(config.experts, share.size)[share.rank]:
+        raise ValueError(f"w1 has {here} experts, but rank {share.rank} of {share.size} in ep holds "
+                         f"{chunk_sizes(config.experts, share.size)[share.rank]} of {config.experts}: "
+                         "shards.shard(parameters, config, rank, size, share=groups.share)")
+    return positions
 
 
 def of_whole_sequence(choice, weights, positions, config, groups):

@@ -11,6 +11,7 @@ background, in the order of the calls, which is the same on every rank. (Rajbhan
 """
 
 from refimpl.collectives import all_gather
+from refimpl.parallel.units import check_key
 
 
 class Parameters:
@@ -34,7 +35,8 @@ class Parameters:
         self.shards[key] = own.copy() if self.stage == 3 else own
 
     def prefetch(self, key):
-        """Stage 3: start to gather a unit that is neither here nor on its way."""
+        """Stage 3: start to gather a unit that is neither here nor on its way. ValueError for one that there is not."""
+        check_key(key, self.units)
         if self.stage == 3 and key not in self.whole:
             shard = self.shards[key]
             self.whole[key] = self.units[key].blank(shard.dtype, shard)

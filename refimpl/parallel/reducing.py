@@ -11,8 +11,7 @@
 Sums, not means: the loss is divided by the tokens of all ranks beforehand. A rank sends for each reduction, of n padded
 elements, n (N-1)/N to reduce-scatter and twice that to all-reduce. Numbers of 2 bytes do not go round a ring, where
 each stop would round again: every rank gets all addends of its shard, adds them in float32, and rounds once. That sends
-as much. (Rajbhandari et al. 2020, section 7; two buffers that take turns: DeepSpeed's
-overlap_comm.)
+as much. (Rajbhandari et al. 2020, section 7; two buffers that take turns: DeepSpeed's overlap_comm.)
 
 Which unit is ready first may differ from rank to rank; reductions are started in one order all the same, last unit
 first. What comes early waits.
@@ -21,6 +20,7 @@ first. What comes early waits.
 from refimpl.collectives import all_to_all, bounds
 from refimpl.collectives.ring import all_gather_
 from refimpl.collectives.streamed_ring import reduce_scatter_ as ring_reduce_scatter_
+from refimpl.parallel.units import check_key
 from refimpl.precision import add_, narrow, wide
 
 
@@ -56,8 +56,8 @@ class Gradients:
 
     def add(self, key, gradients):
         """Add gradients, by name, to what the unit has; nothing is sent. A parameter without one has 0."""
-        unit = self.units[key]
         self._check(key, gradients)
+        unit = self.units[key]
         if key not in self.whole:
             while len(self.flying) >= self.buffers:
                 self._land()
@@ -82,10 +82,15 @@ class Gradients:
                 self.turn = (self.turn + 1) % len(self.order)
 
     def finish(self):
-        """Wait until all sums are there. A unit that was reduced less often than others contributes zeros."""
+        """Wait until all sums are there. A unit that was reduced less often than others contributes zeros.
+
+        ValueError, before more is sent, for gradients that came after their unit's last reduction: they would be lost.
+        """
         if self.done:
             return
         rounds = max([1, *self.given.values()])
+        if late := [key for key in self.whole if self.stage >= 2 and self.given[key] == rounds]:
+            raise ValueError(f"unit {late[0]!r} was given gradients after its last reduce(): add them before it")
         for key in self.order:
             while self.given[key] < rounds:
                 self.reduce(key, {})
@@ -125,6 +130,7 @@ class Gradients:
             return self.replicate.background(lambda twin: all_reduce_(self.shards[key], twin, key))
 
     def _check(self, key, gradients):
+        check_key(key, self.units)
         if self.done:
             raise ValueError(f"unit {key!r} gets gradients after finish(): take the step, or skip it, first")
         if self.stage < 2 and self.given[key]:

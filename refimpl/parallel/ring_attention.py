@@ -57,7 +57,7 @@ def ring_attention(q, k, v, comm, everybody, causal=True, dropout=NO_DROPOUT, bl
     """
     check_block(q, k, v, comm, everybody, dropout, block)
     mine, out, lse = everybody[comm.rank], None, None
-    with _collective(k, comm):
+    with _collective(k, comm, everybody, causal):
         for step, (owner, kv) in enumerate(_passing(pack_kv(k, v), comm, everybody)):
             theirs = everybody[owner]
             if step == 0 or sees_any(mine, theirs, causal):
@@ -71,7 +71,7 @@ def ring_attention_backward(dout, saved):
     """dout (b, s_r, n, g, d)  ->  dq (b, s_r, n, g, d), dk, dv (b, s_r, n, d)"""
     q, k, v, out, lse, comm, everybody, causal, dropout, block = saved
     mine, dq, home, addends = everybody[comm.rank], None, None, None
-    with _collective(k, comm):
+    with _collective(k, comm, everybody, causal):
         for step, (owner, kv) in enumerate(_passing(pack_kv(k, v), comm, everybody)):
             theirs = everybody[owner]
             if step == 0 or sees_any(mine, theirs, causal):
@@ -92,9 +92,10 @@ def ring_attention_backward(dout, saved):
     return narrow(dq, q.dtype), narrow(dk, k.dtype), narrow(dv, v.dtype)
 
 
-def _collective(k, comm):
+def _collective(k, comm, everybody, causal):
     """All ranks must be at it, with arrays that fit: else CollectiveMismatchError. Messages may go without header."""
-    return comm.collective("ring_attention", bare=True, dtype=k.dtype.str, others=(*k.shape[:1], *k.shape[2:]))
+    return comm.collective("ring_attention", bare=True, dtype=k.dtype.str, others=(*k.shape[:1], *k.shape[2:]),
+                           positions=sum(map(len, everybody)), causal=causal)
 
 
 def _passing(kv, comm, everybody):

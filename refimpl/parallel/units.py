@@ -85,6 +85,12 @@ def check_alignment(alignment, ranks):
     return alignment
 
 
+def check_key(key, units):
+    """ValueError unless it is a unit's; names those that there are."""
+    if key not in units:
+        raise ValueError(f"{key!r} is no unit; there are {', '.join(map(repr, units))}")
+
+
 # What to put into one unit
 
 

@@ -20,7 +20,7 @@ alone, so a shard's update is the shard of the update.
 
     zero = Zero(parameters, layers(parameters), mesh.dp_cp, stage=3, adam=adam)
     for key in zero.units:                                        forward, and likewise backward
-        zero.prefetch(the next one);  f(x, zero.parameters(key));  zero.release(key)
+        w = zero.parameters(key);  zero.prefetch(the next key);  f(x, w);  zero.release(key)
     zero.reduce(key, gradients)                                   in backward, unit by unit
     zero.finish();  factor = clip(zero.shards());  zero.step(factor)
 
@@ -60,7 +60,7 @@ class Zero:
     stage         0 to 3        adam    `Adam`, the settings
     precision     `Precision` of parameters and gradients; that of the parameters unless given
     replicate     communicator across the copies, for hybrid sharding; None: comm holds the only one
-    alignment     of the padded units, a multiple of comm.size; comm.size unless given, and no padding in stage 0
+    alignment     of the padded units, a multiple of comm.size; comm.size unless given (in stage 0: 1, no padding)
     ordered, buffers    how reductions are started: see reducing.py
 
     units         {key: Unit}                steps    how often Adam has stepped
@@ -203,11 +203,11 @@ class Zero:
         for name, wanted in self.ranges().items():
             given = state.get(name)
             fits = given is not None and given[:3] == wanted[:3] and all(
-                a.shape == (wanted.stop - wanted.start,) for a in given[3:])
+                getattr(a, "shape", None) == (wanted.stop - wanted.start,) for a in given[3:])
             if not fits:
                 raise ValueError(f"{name}: this rank holds elements {wanted.start}..{wanted.stop - 1} of shape "
                                  f"{wanted.shape}; the state has {'none' if given is None else given[:3]}: "
-                                 "cut it as zero.ranges() says")
+                                 "cut parameter, m and v as zero.ranges() says")
         self.steps = steps
         for key in self.units:
             self.held.settle(key)

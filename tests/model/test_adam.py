@@ -116,6 +116,7 @@ def test_settings_out_of_range_are_named(settings, says):
     ({"gradient": np.ones((1, 3))}, "gradient has shape"),
     ({"moments": Moments(np.zeros(3), np.zeros(1))}, r"v has shape \(1,\)"),
     ({"step": 0}, "step=0: Adam counts its steps from 1"),
+    ({"parameter": np.ones(3, int)}, "the parameter has dtype int64: expected float32 or float64"),
     ({"parameter": np.ones(3, "float16")}, "dtype float16: .* float32 master copy"),
 ])
 def test_what_does_not_fit_is_refused_before_anything_changes(change, says):

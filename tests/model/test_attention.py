@@ -173,3 +173,9 @@ def test_joining_the_heads_of_the_output_is_a_view(kind):
 def test_what_does_not_fit_is_named(kind, shapes, options, says):
     with pytest.raises(ValueError, match=says):
         KINDS[kind][0](*map(np.zeros, shapes), **options)
+
+
+def test_whole_numbers_are_no_queries():
+    q, k = np.ones((1, 2, 1, 1, 3), np.int64), np.ones((1, 2, 1, 3))
+    with pytest.raises(ValueError, match="q, k and v have dtypes int64, float64 and float64; expected floats"):
+        attention(q, k, k)

@@ -155,6 +155,18 @@ def test_what_is_dropped_and_balanced_goes_by_positions_wherever_they_lie(xp, co
         assert relative(gradients2[name], gradients[name]) < 1e-13
 
 
+@pytest.mark.parametrize(("positions", "says"), [
+    (range(4), "x has 5 tokens a sequence, and positions are 4 numbers, 4 of them different"),
+    ([0], "positions are 1 numbers"), (range(6), "positions are 6 numbers"),
+    ([0, 1, 2, 3, 3], "5 numbers, 4 of them different; expected one for each token")])
+def test_every_token_has_a_position_of_its_own(positions, says):
+    """Else the room of an expert would go to nobody, or to the same token twice."""
+    config = Config("gpt2", 11, 6, 1, 2, experts=3, top_k=2, expert_ffn=4, capacity_factor=0.5)
+    parameters = {name: np.ones(shape) for name, shape in expert_shapes(config).items()}
+    with pytest.raises(ValueError, match=says):
+        moe.forward(np.ones((2, 5, 6)), parameters, config, positions)
+
+
 @by_config
 def test_a_sequence_does_not_know_the_others(xp, config):
     """Capacity and balance are per sequence: micro-batches and data-parallel ranks may split them at will."""

@@ -148,6 +148,18 @@ def test_A26_the_fifth_token_of_four_places_is_dropped(xp):
     assert to_host(kept)[0, :, 0].tolist() == [True, True, True, True, False]
 
 
+def test_what_the_router_does_not_know_is_named():
+    """An unknown kind would else be taken for one of the known ones, and too large a k be cut off silently."""
+    x, w = np.zeros((1, 2, 3)), np.zeros((3, 4))
+    for k in (0, 5):
+        with pytest.raises(ValueError, match=f"k={k} of 4 experts: expected 1 to 4"):
+            router.route(x, w, k)
+    with pytest.raises(ValueError, match="kind='softmax': expected one of softmax-topk, .*; nearest '.*softmax"):
+        router.route(x, w, 2, "softmax")
+    with pytest.raises(ValueError, match="drop='heaviest': expected one of position, probability; nearest"):
+        router.kept(np.zeros((1, 2, 1), int), np.ones((1, 2, 1)), range(2), 1, 4, "heaviest")
+
+
 # -- balance ----------------------------------------------------------------------------------------------------------
 
 def balance(choice, p, experts):

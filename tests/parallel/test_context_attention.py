@@ -16,7 +16,7 @@ from refimpl.cost import context as cost
 from refimpl.measure.meter import held_bytes
 from refimpl.model.attention import NO_DROPOUT, attention, attention_backward
 from refimpl.model.blockwise import blockwise_attention, blockwise_attention_backward
-from refimpl.parallel.context import core
+from refimpl.parallel.context import KINDS, core
 from refimpl.parallel.context_layout import LAYOUTS, all_positions, shard, unshard
 from refimpl.parallel.gather_attention import gather_attention
 from refimpl.parallel.ring_attention import ring_attention, ring_attention_backward
@@ -105,6 +105,18 @@ def attend_all(comm, arrays, program):
     """The program on this rank's part, zigzag, of whole arrays."""
     everybody = all_positions(arrays[0].shape[1], comm.size)
     return program(comm, *(shard(x, everybody, comm.rank) for x in arrays))
+
+
+@pytest.mark.parametrize(("kind", "P", "U"), [("ring", 3, None), ("gather", 3, None), ("ulysses", 3, None),
+                                              ("hybrid", 4, 2)])
+def test_arrays_in_fortran_order_are_the_same_arrays(world, kind, P, U):
+    """MPI sends memory as it lies: what is not made C-contiguous before arrives transposed."""
+    arrays = inputs_of(np, 2, 4, 6, 2, 4)
+    found = [run(on_ranks(kind, "zigzag", ulysses=U), P, *(np.asarray(x, order=order) for x in arrays.values()))
+             for order in "CF"]
+    for one, other in zip(*found, strict=True):
+        for name, x in one.items():
+            np.testing.assert_allclose(other[name], x, rtol=1e-12, atol=1e-14)
 
 
 # -- numbers ----------------------------------------------------------------------------------------------------------
@@ -305,6 +317,18 @@ def test_positions_must_be_those_of_the_arrays(everybody, says):
 
 
 @pytest.mark.parametrize("operator", [ring_attention, gather_attention, ulysses_attention])
+@pytest.mark.parametrize(("everybody", "says"), [
+    ([[1, 0], [2, 3]], r"rank 0 is given positions \[1, 0\], which do not ascend; expected \[0, 1\], and arrays in"),
+    ([[0, 1], [3, 3]], r"rank 1 is given positions \[3, 3\], which do not ascend"),
+    ([[0, 1], [1, 2]], "two ranks are given the same position; expected each of them once"),
+])
+def test_positions_ascend_and_are_all_different(operator, everybody, says):
+    """Else keys would be passed over as of the future, or rows of the whole sequence never written."""
+    q, k, v, _ = inputs_of(np, 1, 2, 2, 2, 4).values()
+    refused(says, lambda comm: operator(q, k, v, comm, everybody), P=2)
+
+
+@pytest.mark.parametrize("operator", [ring_attention, gather_attention, ulysses_attention])
 def test_dropout_must_number_the_sequences_and_heads(operator):
     q, k, v, _ = inputs_of(np, 1, 2, 2, 2, 4).values()
     refused(r"dropout numbers 2 sequences and 4 heads, but q \(1, 2, 2, 2, 4\) has 1 and 4", lambda comm: operator(
@@ -316,6 +340,8 @@ def test_a_tile_has_positions():
     for operator in (ring_attention, gather_attention):
         refused("block=0: expected 1 or more", lambda comm, operator=operator: operator(
             q, k, v, comm, all_positions(4, 2, "striped"), block=0), P=2)
+    for kind in KINDS:
+        refused("block=0: expected 1 or more", lambda comm, kind=kind: core(comm, kind, block=0), P=2)
 
 
 def test_what_cannot_be_reduced_in_chunks_is_not_gathered():
@@ -324,11 +350,26 @@ def test_what_cannot_be_reduced_in_chunks_is_not_gathered():
         *list(inputs_of(np, 1, lengths[comm.rank], 1, 1, 2).values())[:3], comm, [[0, 1, 2], [3]]), P=2)
 
 
-def test_ranks_with_other_heads_find_out():
-    everybody = all_positions(4, 2)
-    with pytest.raises(CollectiveMismatchError, match="ranks of world disagree"):
-        run(lambda comm: ring_attention(
-            *list(inputs_of(np, 1, 2, 1 + comm.rank, 1, 2).values())[:3], comm, everybody), 2)
+@pytest.mark.parametrize(("arguments", "says"), [
+    (lambda rank: (inputs_of(np, 1, 2, 1 + rank, 1, 2), all_positions(4, 2), True), "ranks of world disagree"),
+    (lambda rank: (inputs_of(np, 1, 2, 1, 1, 2), [[0, 1], [2, 3] if rank else [2]], True),
+     "positions=4.*positions=3"),
+    (lambda rank: (inputs_of(np, 1, 2, 1, 1, 2), all_positions(4, 2), rank == 0), "causal=False.*causal=True"),
+], ids=["heads", "lengths", "causality"])
+def test_ranks_that_disagree_find_out(arguments, says):
+    def program(comm):
+        arrays, everybody, causal = arguments(comm.rank)
+        ring_attention(*list(arrays.values())[:3], comm, everybody, causal)
+
+    with pytest.raises(CollectiveMismatchError, match=says):
+        run(program, 2)
+
+
+@pytest.mark.parametrize("operator", [gather_attention, ulysses_attention])
+def test_ranks_with_other_batches_find_out(operator):
+    with pytest.raises((ValueError, CollectiveMismatchError), match="ranks of world disagree|shard of rank 1 has"):
+        run(lambda comm: operator(*list(inputs_of(np, 1 + comm.rank, 2, 2, 1, 2).values())[:3], comm,
+                                  all_positions(4, 2)), 2)
 
 
 # -- the parts of Ulysses ---------------------------------------------------------------------------------------------

@@ -120,6 +120,7 @@ def test_a_loss_mask_says_which_tokens_are_asked_for(xp):
                         "it to 2992"),
     (2999, 4, "striped", "sequence=2999 is not divisible by cp=4; pad it to 3000, or cut it to 2996"),
     (3, 4, "contiguous", "sequence=3 is not divisible by cp=4; pad it to 4$"),
+    (-4, 2, "striped", "sequence=-4: expected 0 or more"), (4, 0, "striped", "cp=0: expected 1 or more; nearest 1"),
     (8, 4, "stripped", "layout='stripped': expected one of contiguous, striped, zigzag; nearest 'striped'"),
 ])
 def test_A18_a_length_that_does_not_fit_is_named_with_what_does(length, P, layout, says):
@@ -137,3 +138,19 @@ def test_a_rank_that_is_none_and_arrays_of_another_length_are_refused():
         shard(np.zeros((1, 7)), everybody, 0)
     with pytest.raises(ValueError, match="the shard of rank 1 has 3 positions along axis 1; expected 4"):
         unshard([np.zeros((1, 4)), np.zeros((1, 3))], everybody)
+    with pytest.raises(ValueError, match=r"rank 1 has shape \(2, 4\), that of rank 0 \(1, 4\); expected all axes"):
+        unshard([np.zeros((1, 4)), np.zeros((2, 4))], everybody)
+
+
+@pytest.mark.parametrize(("tokens", "mask", "says"), [
+    ((3,), None, r"tokens \(3,\): expected \(b, s\)$"),
+    ((2, 4), (2, 3), r"tokens \(2, 4\) with a mask \(2, 3\): expected \(b, s\), both of them"),
+    ((2, 4), (4,), r"with a mask \(4,\)")])
+def test_tokens_and_mask_have_rows(tokens, mask, says):
+    with pytest.raises(ValueError, match=says):
+        next_tokens(np.zeros(tokens, int), None if mask is None else np.zeros(mask, bool))
+
+
+def test_a_sequence_of_nothing_or_of_one_token_asks_for_nothing():
+    assert next_tokens(np.zeros((2, 0), int)).shape == (2, 0)
+    assert next_tokens(np.zeros((2, 1), int)).tolist() == [[-1], [-1]]

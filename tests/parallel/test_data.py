@@ -120,6 +120,19 @@ def test_what_a_rank_does_not_use_counts_as_0_there(world, P, cap):
             assert_array_equal(found[name], expected)
 
 
+@pytest.mark.parametrize(("dtype", "large"), [("float16", 2048), ("uint16", 256)])
+def test_sums_of_2_byte_gradients_are_rounded_once(xp, dtype, large):
+    """large + 1 is large again in 2 bytes, however often: rounded at every stop, two ranks would count for nothing."""
+    def program(comm):
+        mine = narrow(np.full(7, 1 if comm.rank else large, np.float32), np.dtype(dtype))
+        step = GradientBuckets({"w": device_array(xp, mine)}, [["w"]], comm)
+        step.ready("w", device_array(xp, mine))
+        return to_host(wide(step.finish()["w"]))
+
+    for found in run(program, 3):
+        assert_array_equal(found, np.full(7, large + 2))
+
+
 @pytest.mark.parametrize("dtype", ["float16", "uint16"])
 def test_micro_batches_of_2_byte_gradients_can_be_added_in_float32(dtype):
     """0.1 in float16, 4000 times: added in float16 it would stop growing at 256."""
@@ -143,6 +156,8 @@ def test_micro_batches_of_2_byte_gradients_can_be_added_in_float32(dtype):
     (lambda step: step.ready("z", np.zeros(3)), "gradient 'z': expected one of a, b, c, d, e"),
     (lambda step: step.ready("a", np.zeros(4)), r"gradient of a has shape \(4,\), its parameter \(3,\)"),
     (lambda step: [step.ready("a", np.zeros(3)) for _ in range(2)], "a is ready twice in one step"),
+    (lambda step: GradientBuckets({"a": np.zeros(3)}, [["a"]], step.comm, "uint16").ready("a", np.zeros(3)),
+     "y has dtype float64: a bfloat16 is half a float32"),
     (lambda step: [step.finish(), step.ready("a", np.zeros(3))], "a is ready twice in one step"),
 ])
 def test_a_gradient_that_does_not_belong_is_named(call, says):
@@ -153,7 +168,9 @@ def test_a_gradient_that_does_not_belong_is_named(call, says):
 
 @pytest.mark.parametrize(("buckets", "dtypes", "says"), [
     ([["a"]], "dd", "expected each of a, b once"), ([["a", "b"], ["a"]], "dd", "expected each of a, b once"),
+    ([["a", "b"], []], "dd", "expected each of a, b once, and no empty bucket"),
     ([["a", "b"]], "df", "has gradients of float32, float64: give one dtype"),
+    ([["a", "b"]], "hh", "has gradients of int16; expected one of float64, float32, float16, uint16"),
 ])
 def test_buckets_that_do_not_fit_the_parameters_are_refused(buckets, dtypes, says):
     like = {name: np.zeros(2, dtype) for name, dtype in zip("ab", dtypes)}
@@ -177,6 +194,14 @@ def test_shares_hold_every_sequence_once_in_order(P, n, micro_batches):
     parts = [part for rank in range(P) for part in data.share(n, rank, P, micro_batches)]
     assert [k for part in parts for k in part] == list(range(n))
     assert len(parts) == P * micro_batches and max(map(len, parts)) <= -(-n // P)
+
+
+@pytest.mark.parametrize(("arguments", "says"), [
+    ((-3, 0, 2), "sequences=-3: expected 0 or more"), ((4, 2, 2), r"rank=2 is not one of 2 ranks; expected 0\.\.1"),
+    ((4, -1, 2), "rank=-1 is not one of 2 ranks"), ((4, 0, 0), "rank=0 is not one of 0 ranks")])
+def test_a_share_of_what_is_not_there_is_refused(arguments, says):
+    with pytest.raises(ValueError, match=says):
+        data.share(*arguments)
 
 
 def test_there_is_at_least_one_micro_batch():

@@ -92,6 +92,21 @@ def test_the_way_back_is_the_transpose_of_the_way_there(P):
     assert abs(there - back) < 1e-13 * abs(there)
 
 
+@pytest.mark.parametrize(("choice", "says"), [
+    ([[0], [-1]], "1 of 2 choices are no expert; expected whole numbers, 0 to 1, or 2 for none"),
+    ([[3], [9]], "2 of 2 choices are no expert"), ([[0.5], [1]], "1 of 2 choices are no expert")])
+def test_a_choice_of_no_expert_is_named_before_anything_is_sent(choice, says):
+    log = Ledger()
+    with pytest.raises(ValueError, match=says):
+        run(lambda comm: dispatch.plan(np.array(choice), 2, comm), 2, ledger=log)
+    assert log.messages() == 0
+
+
+def test_rows_that_nobody_chose_are_not_cut_off_silently():
+    with pytest.raises(ValueError, match="5 rows are given to send, and 2 choices count; expected a row for each"):
+        dispatch.to_experts(np.zeros((5, 3)), dispatch.plan(np.array([[1, 0]]), 2, None), "dispatch")
+
+
 def test_a_rank_alone_sends_nothing_and_needs_no_group(xp):
     choice = device_array(xp, np.array([[1], [0], [2], [1]]))
     plan = dispatch.plan(choice, 2, None)

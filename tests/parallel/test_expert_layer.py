@@ -124,6 +124,30 @@ def test_experts_of_one_rank_need_sequence_parallelism(groups, sp, says):
     assert log.messages(phase="layer") == 0
 
 
+@pytest.mark.parametrize(("positions", "experts", "says"), [
+    (None, slice(0, 3), "positions=None with capacity_factor=0.75, where other ranks have a part of the sequence"),
+    (range(3), slice(0, 3), "x has 4 tokens a sequence, and positions are 3 numbers, 3 of them different"),
+    ([0, 1, 2, 2], slice(0, 3), "4 numbers, 3 of them different"),
+    (range(4), slice(0, 5), r"w1 has 5 experts, but rank \d of 2 in ep holds \d of 5: shards.shard"),
+    (range(4), slice(0, 0), "w1 has 0 experts, but rank"),
+])
+def test_positions_and_experts_that_are_not_the_ranks_are_refused(positions, experts, says):
+    """Of one ep group, and of ranks with parts of one sequence. What was held too much would be left out silently."""
+    config = mixture("softmax-topk", "position", "no loss")
+    x, _, p = example(config)
+
+    def program(comm):
+        mesh = Mesh(comm, Layout(cp=2, ep=2))
+        mine = p | {name: p[name][experts] for name in ("w1", "w2")}
+        with comm.phase("layer"):
+            expert.forward(x[:, :4], mine, config, mesh.tp, expert_groups.of_mesh(mesh), positions)
+
+    log = Ledger()
+    with pytest.raises(ValueError, match=says):
+        run(program, 2, ledger=log)
+    assert log.messages(phase="layer") == 0
+
+
 def test_groups_that_do_not_fit_and_a_missing_scale_are_named():
     config = mixture("softmax-topk", "dropless", "auxiliary", family="gpt2", heads=4, kv_heads=4)
     x, _, p = example(config)

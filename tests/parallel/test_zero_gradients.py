@@ -13,7 +13,7 @@ from refimpl.collectives import all_reduce
 from refimpl.model.adam import Adam, decays, moments, update
 from refimpl.parallel.data import plan
 from refimpl.parallel.zero import Zero
-from refimpl.precision import LossScale, Precision, overflow
+from refimpl.precision import LossScale, Precision, overflow, wide
 from refimpl.train.clipping import clip_factor, global_norm
 
 stages = pytest.mark.parametrize("stage", [0, 1, 2, 3])
@@ -93,6 +93,18 @@ def test_A08_ranks_that_reduce_other_units_at_one_time_are_told(P, stage):
     with pytest.raises(CollectiveMismatchError, match="unit=one") as caught:
         run(program, P)
     assert "unit=two" in str(caught.value)
+
+
+@stages
+@pytest.mark.parametrize(("dtype", "large"), [("float16", 2048), ("bfloat16", 256)])
+def test_sums_of_2_byte_gradients_are_rounded_once(dtype, large, stage):
+    """large + 1 is large again in 2 bytes, however often: rounded at every stop, two ranks would count for nothing."""
+    def program(comm):
+        zero = Zero({"w": np.zeros(7)}, [["w"]], comm, stage, ADAM, Precision(dtype))
+        zero.reduce(0, {"w": np.full(7, 1 if comm.rank else large, np.float32)})
+        return {name: (start, wide(g)) for name, (start, g) in sums(zero).items()}
+
+    assert_array_equal(whole(run(program, 3), "w", 7), np.full(7, large + 2))
 
 
 @stages
@@ -326,6 +338,9 @@ def test_what_does_not_fit_is_refused(arguments, says):
     (lambda zero: zero.reduce(0, {"b": np.ones(2)}), r"gradient of 'b' has shape \(2,\), expected \(3,\)"),
     (lambda zero: (zero.reduce(1, {}), zero.reduce(1, {})), "unit 1 gets more gradients after its last .*last=False"),
     (lambda zero: (zero.finish(), zero.reduce(1, {})), "after finish"),
+    (lambda zero: zero.reduce("x", {}), "'x' is no unit; there are 0, 1"),
+    (lambda zero: zero.parameters(2), "2 is no unit; there are 0, 1"),
+    (lambda zero: zero.load(zero.ranges(), 1), "w: this rank holds elements 0..9 .* cut parameter, m and v as"),
     (lambda zero: zero.load({}, 1), r"w: this rank holds elements 0..9 of shape \(2, 5\); the state has none"),
     (lambda zero: zero.load(zero.state() | {"b": zero.state()["b"]._replace(stop=2)}, 1),
      "b: this rank holds elements 0..2"),
@@ -336,6 +351,18 @@ def test_a_misuse_is_named(misuse, says):
 
     with pytest.raises(ValueError, match=says):
         run(program, 1)
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_gradients_after_a_units_last_reduction_are_not_lost_and_not_left_for_the_next_step(stage):
+    def program(comm):
+        zero = Zero(MODEL, [["w", "b"], ["v"]], comm, stage, ADAM)
+        zero.reduce(1, {"v": np.ones(4)})
+        zero.add(1, {"v": np.ones(4)})
+        zero.finish()
+
+    with pytest.raises(ValueError, match=r"unit 1 was given gradients after its last reduce\(\): add them before it"):
+        run(program, 2)
 
 
 def test_a_gradient_wider_than_what_2_bytes_are_computed_in_is_refused():

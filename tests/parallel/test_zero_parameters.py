@@ -33,6 +33,22 @@ def test_every_rank_gets_the_whole_parameters_as_they_are_stored(xp, P, dtype, s
 
 
 @stages
+def test_what_lies_in_fortran_order_is_the_same_parameter_and_gradient(xp, stage):
+    def program(comm, order):
+        arrays = {name: device_array(xp, np.asarray(p, order=order)) for name, p in MODEL.items()}
+        zero = Zero(arrays, UNITS, comm, stage, Adam(rate=0.1))
+        for key in ("second", "first"):
+            zero.reduce(key, {name: arrays[name] for name in UNITS[key]})
+        zero.step()
+        return {name: to_host(p).copy() for key in UNITS for name, p in zero.parameters(key).items()}
+
+    for one, other in zip(run(program, 3, "C"), run(program, 3, "F")):
+        for name in MODEL:
+            assert_array_equal(one[name], other[name])
+            assert (np.abs(one[name] - MODEL[name]) > 0.05).sum() >= one[name].size - 1       # one gradient is 0
+
+
+@stages
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_the_master_begins_with_digits_that_the_parameter_cannot_store(dtype, stage):
     def program(comm):
