@@ -14,11 +14,12 @@ from refimpl.course.exercises.finding import NOT_IMPLEMENTED
 from refimpl.course.progress import progress
 
 LINE = 160                                            # characters in a line of a verdict before the hint gets its own
+IN_A_NOTEBOOK, IN_A_SHELL = 'hint("{}")', "python -m refimpl hint {}"
 
 
 def check(name, function):
     """The `Verdict` on your function for the exercise of this name: it says what is wrong, and is remembered."""
-    verdict = remembered(examine(function, name))
+    verdict = remembered(examine(function, name), IN_A_NOTEBOOK)
     return replace(verdict, details=(*verdict.details, *progress().messages()))
 
 
@@ -39,20 +40,20 @@ class Text(str):
     __repr__ = str.__str__
 
 
-def remembered(verdict):
-    """Write the verdict down, unless nothing was tried; the verdict with a line that says how to go on."""
+def remembered(verdict, asking=IN_A_SHELL):
+    """Write the verdict down, unless nothing was tried; the verdict with a line that says how to ask for a hint."""
     if verdict.diagnosis != NOT_IMPLEMENTED:
         progress().add("exercise", verdict.name, verdict.passed, {"diagnosis": verdict.diagnosis})
-    return with_hint(verdict)
+    return with_hint(verdict, asking)
 
 
-def with_hint(verdict):
+def with_hint(verdict, asking):
     """The verdict with a line that says how to get the next hint, or where the solution is when all are seen."""
     if verdict.passed:
         return verdict
     exercise = find(verdict.name)
     seen, number = hints_seen(exercise), len(exercise.hints)
-    line = (f"(hint {seen + 1} of {number}: python -m refimpl hint {exercise.name})" if seen < number
+    line = (f"(hint {seen + 1} of {number}: {asking.format(exercise.name)})" if seen < number
             else f"(all hints are seen; the solution is in solutions/{exercise.filename})")
     *details, last = verdict.details or ("",)
     both = f"{last} {line}".strip()

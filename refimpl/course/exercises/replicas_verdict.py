@@ -40,7 +40,8 @@ def judge_buckets(sizes, cap, buckets):
                         f"{case}bucket {k}, {list(bucket)}, has {filled} elements.")
     if [list(bucket) for bucket in buckets] != (best := plan(sizes, cap)):
         raise Wrong("too many buckets", f"{len(buckets)} buckets where {len(best)} would do",
-                    f"{case}yours are {short(buckets)}; {best} would do.")
+                    f"{case}yours are {short(buckets)}; {best} would do."
+                    + " One of yours is empty." * any(not bucket for bucket in buckets))
 
 
 def short(thing):

@@ -35,5 +35,5 @@ def nothing_to_ask(mistakes, due, remembered):
         return "No mistakes, and nothing is due."
     if due:
         days = sorted(f"{memory.due.astimezone():%Y-%m-%d}" for memory in remembered.values())
-        return f"Nothing is due by now; the next question comes back on {days[0]}." if days else "Nothing is due by now."
+        return "Nothing is due by now" + (f"; the next question comes back on {days[0]}." if days else ".")
     return "No mistakes to come back to." if mistakes else "There are no such questions."

@@ -204,5 +204,6 @@ def best_interval(cost, between):
 
 COMPOSING = {f.__name__: f for f in (
     place, apart, group_size, nodes_of_group, crosses, norm_summed_over, sequences, ring_across, layer_sends,
-    collectives, own_gradient, averaged, positions_of, steps_lost, resumes_alike, saved_bytes_a_parameter, best_interval)}
+    collectives, own_gradient, averaged, positions_of, steps_lost, resumes_alike, saved_bytes_a_parameter,
+    best_interval)}
 COMPOSING["layer_keeps"] = layer_activations

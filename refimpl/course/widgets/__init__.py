@@ -12,6 +12,7 @@ from refimpl.course.widgets.attention_grid import AttentionGrid
 from refimpl.course.widgets.axes import Axes
 from refimpl.course.widgets.bucket_explorer import BucketExplorer
 from refimpl.course.widgets.context_memory import ContextMemory
+from refimpl.course.widgets.course_map import CourseMap
 from refimpl.course.widgets.deadlock_playground import DeadlockPlayground
 from refimpl.course.widgets.expert_layout import ExpertLayout
 from refimpl.course.widgets.fact_check import FactCheck
@@ -32,7 +33,7 @@ from refimpl.course.widgets.token_exchange import TokenExchange
 from refimpl.course.widgets.what_if import WhatIf
 
 __all__ = [
-    "AllReduceStepper", "AlphaBetaExplorer", "AttentionGrid", "Axes", "BucketExplorer", "ContextMemory",
+    "AllReduceStepper", "AlphaBetaExplorer", "AttentionGrid", "Axes", "BucketExplorer", "ContextMemory", "CourseMap",
     "DeadlockPlayground", "ExpertLayout", "Explorer", "FactCheck", "MemoryBar", "MeshExplorer", "PartitionMap",
     "Picture", "PipelineExplorer", "PipelineStepper", "PlannerExplorer", "RestartExplorer", "RouterHeatMap",
     "SchedulePlayground", "SequenceMap", "SplitExplorer", "TokenExchange", "WhatIf", "option", "picture",

@@ -123,9 +123,9 @@ def chart(T, G, K, step, best, link):
     shapes.append(line([axes.place(size, 1e3 * T) for size in sizes], "ink", 1, dash="3 3"))
     x, y = axes.place(sizes[0], 1e3 * T)
     shapes.append(text(x + 6, y + (14 if T > 0.15 * highest else -14), "backward alone", 11, kind="faint"))
+    said = f"best: {best} of {bytes_words(G / best)}" + ", smaller than here" * (best > BUCKETS[-1])
     shapes.append(axes.point(G / best, 1e3 * bucketed_step(T, G, best, *link),
-                             f"best: {best} of {bytes_words(G / best)}" if best != K else f"best, and yours: {K}",
-                             side="above"))
+                             said if best != K else f"best, and yours: {K}", side="above"))
     if best != K:
         shapes.append(axes.point(G / K, 1e3 * step, "yours", "purple", "below-right" if K < best else "below-left"))
     return "".join(shapes)

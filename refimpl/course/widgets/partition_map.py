@@ -46,7 +46,7 @@ def draw_partition(stage=2, N=4, moment=0, micro_batches=1):
     each = [total(holding) / PSI for holding in ranks]
     title = f"ZeRO-{stage} on {N} rank{'s' * (N > 1)}, {words}: {each[0]:.2f} bytes a parameter on each"
     if stage == 0:
-        title = title.replace("ZeRO-0", "Plain data parallelism")
+        title = title.replace("ZeRO-0", "Plain DP")
     columns = N if N <= 4 else 3
     shapes = [text(12, 24, title, 16, bold=True), text(12, 44, what_happens(stage, words), 13, kind="faint")]
     high = sum(size * BYTE + 4 for _, size in STRIPS) + 24

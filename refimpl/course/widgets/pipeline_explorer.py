@@ -63,6 +63,11 @@ def figures(t):
             f"keeps {max(t.peak_activations):.3g} at most; {t.messages['forward']} messages each way")
 
 
+def chunks_count(name, other, **_):
+    """Settings: the slider for chunks rests where neither schedule has a choice of them."""
+    return {"v": {"disabled": not any(FAMILIES[each].any_chunks for each in (name, other) if each != NOTHING)}}
+
+
 def PipelineExplorer(**begin):
     """The widget: two schedules, sizes, times, and a menu of examples."""
     v = BEGIN | begin
@@ -73,4 +78,4 @@ def PipelineExplorer(**begin):
         "v": whole("Chunks a rank", v["v"], 1, MOST_CHUNKS),
         "weight": stops("W takes", v["weight"], [0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0]),
         "hop": stops("A message takes", v["hop"], [0.0, 0.1, 0.25, 0.5, 1.0]),
-    }, name="pipeline-explorer", presets=PRESETS)
+    }, adjust=chunks_count, name="pipeline-explorer", presets=PRESETS)

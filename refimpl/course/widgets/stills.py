@@ -12,6 +12,7 @@ from refimpl.course.widgets.alpha_beta_explorer import draw_alpha_beta
 from refimpl.course.widgets.attention_grid import draw_grid
 from refimpl.course.widgets.bucket_explorer import draw_buckets
 from refimpl.course.widgets.context_memory import draw_memory
+from refimpl.course.widgets.course_map import draw_map
 from refimpl.course.widgets.deadlock_playground import draw_deadlock
 from refimpl.course.widgets.expert_layout import PRESETS, draw_experts
 from refimpl.course.widgets.fact_check import draw_claim
@@ -53,6 +54,7 @@ STILLS = {                                               # file: what draws its 
     "12_restarts.svg": draw_restarts,
     "13_claim.svg": lambda: draw_claim("h", "right"),
     "06_sequence.svg": draw_sequence,
+    "00_map.svg": draw_map,
 }
 
 

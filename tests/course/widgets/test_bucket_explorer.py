@@ -74,6 +74,11 @@ def test_what_is_waited_for_is_drawn_as_long_as_it_takes(K):
     assert abs(drawn - WIDE * (step - 20e-3) / step) <= len(boxes) + 1
 
 
+def test_a_best_size_left_of_the_axis_is_said_to_be_there():
+    assert "best: 3521 of 56.8 kB, smaller than here" in draw_buckets(backward_ms=1000.0).svg
+    assert "smaller than here" not in draw_buckets().svg
+
+
 @pytest.mark.parametrize("changes", [
     {"P": RANKS[0], "K": BUCKETS[-1]}, {"P": RANKS[-1], "K": BUCKETS[-1], "alpha_us": 1000.0}, {"backward_ms": 0.1},
     {"backward_ms": 1000.0, "megabytes": 1.0}, {"megabytes": 1e4, "bandwidth": 0.1},

@@ -85,6 +85,7 @@ def test_every_moment_has_a_picture(stage, N):
     for moment in range(len(run_step(stage, N).moments)):
         shown = draw_partition(stage, N, moment)
         assert shown.svg.count("rank ") >= N and "NaN" not in shown.svg
+        assert 9 * len(shown.title) < 880                                         # pixels: it is not cut off
 
 
 def test_the_picture_names_stage_moment_and_numbers():
@@ -92,7 +93,7 @@ def test_the_picture_names_stage_moment_and_numbers():
     assert shown.title == "ZeRO-3 on 4 ranks, forward of layer 1: 5.33 bytes a parameter on each"
     assert "stage 1 sends 3.00, stage 2 sends 3.00, stage 3 sends 4.50 bytes" in shown.words
     assert PSI * 16 / 4 == sum(run_step(3, 4).moments[0].ranks[0].nbytes.values())
-    assert draw_partition(0, 1, 0).title.startswith("Plain data parallelism on 1 rank, before the step: 16.00 bytes")
+    assert draw_partition(0, 1, 0).title.startswith("Plain DP on 1 rank, before the step: 16.00 bytes")
 
 
 @pytest.mark.parametrize("arguments, says", [

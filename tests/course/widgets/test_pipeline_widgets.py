@@ -76,6 +76,17 @@ def test_the_explorer_moves_and_says_what_there_is_not():
     assert "interleaved with 2 chunks" in explorer.shown.words
 
 
+def test_the_slider_for_chunks_rests_where_it_would_change_nothing():
+    explorer = PipelineExplorer()
+    assert explorer.controls["v"].disabled
+    assert draw_pipelines("1f1b", "gpipe", v=2) == draw_pipelines("1f1b", "gpipe", v=4)
+    for name, other in (("interleaved", "1f1b"), ("gpipe", "looped_bfs"), ("interleaved_zb", NOTHING)):
+        explorer.set(name=name, other=other)
+        assert not explorer.controls["v"].disabled
+    explorer.set(name="zbv", other=NOTHING)
+    assert explorer.controls["v"].disabled
+
+
 @pytest.mark.parametrize("name", stepper.NAMES)
 @pytest.mark.parametrize("p, m", [(4, 8), (2, 2), (1, 3), (3, 6)])
 def test_over_all_moments_a_rank_keeps_its_peak_and_no_more(name, p, m):
