@@ -3,6 +3,7 @@
     check ring_all_reduce            one exercise; --all, or nothing, all of them
     check ring_all_reduce --watch    again each time you save the file
     check --status                   what you have solved
+    check --kind "find the bug"      one kind of exercises, here and with --status and --watch
 """
 
 import contextlib
@@ -20,6 +21,7 @@ def add_arguments(parser):
     parser.add_argument("name", nargs="?", metavar="NAME",
                         help="an exercise, by its name, number or file (default: all)")
     parser.add_argument("--all", action="store_true", help="all exercises")
+    parser.add_argument("--kind", metavar="KIND", help="those of a kind: implement, count, find the bug or design")
     parser.add_argument("--impl", choices=["exercises", "solutions"], default="exercises",
                         help="check your files, or the solutions (default exercises)")
     parser.add_argument("--folder", metavar="DIR", help="read the files from this folder instead")
@@ -35,9 +37,11 @@ def main(args):
 
     if args.name is not None and args.all:
         raise ValueError(f"{args.name} --all: give the name of one exercise, or --all")
+    if args.name is not None and args.kind is not None:
+        raise ValueError(f"{args.name} --kind {args.kind}: give the name of one exercise, or a kind")
     if not is_root():
         return 0
-    chosen = catalogue.ALL if args.name is None else [catalogue.find(args.name)]
+    chosen = catalogue.of_kind(args.kind) if args.name is None else [catalogue.find(args.name)]
     if args.status:
         names = {exercise.name for exercise in chosen}
         report_status([row for row in learner.status() if row["name"] in names], args.json)
@@ -101,11 +105,11 @@ def report_status(rows, as_json):
     if as_json:
         print(json.dumps({"exercises": rows, "progress": str(progress_file())}))
         return
-    say(f"   {'exercise':24} {'lesson':>6} {'minutes':>8} {'attempts':>9} {'hints':>6}  state")
+    say(f"   {'exercise':24} {'lesson':>6}  {'kind':12} {'minutes':>7} {'attempts':>9} {'hints':>6}  state")
     for row in rows:
         state = f"solved {row['solved'][:10]}" if row["passed"] else row["diagnosis"] or "not begun"
-        say(f" {'✓' if row['passed'] else ' '} {row['name']:24} {row['lesson']:>6} {row['minutes']:>8} "
-            f"{row['attempts']:>9} {row['hints']:>6}  {state}")
+        say(f" {'✓' if row['passed'] else ' '} {row['name']:24} {row['lesson']:>6}  {row['kind']:12} "
+            f"{row['minutes']:>7} {row['attempts']:>9} {row['hints']:>6}  {state}")
     say(f"\n{sum(row['passed'] for row in rows)} of {len(rows)} solved, {sum(row['score'] for row in rows)} of "
         f"{sum(row['points'] for row in rows)} points; remembered in {progress_file()}")
 

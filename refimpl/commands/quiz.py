@@ -40,7 +40,7 @@ def main(args):
     elif args.list:
         print(table(questions, remembered))
     elif not questions:
-        print(nothing_to_ask(args.mistakes, args.due))
+        print(nothing_to_ask(args.mistakes, args.due, remembered))
     else:
         ask_here(questions, me)
     return 0

@@ -160,6 +160,7 @@ class Lesson:
         panel = self.page.locator(".jp-NotebookPanel:visible .jp-WindowedPanel-outer").first
         hidden = panel.evaluate("panel => panel.scrollHeight - panel.clientHeight")
         self.page.set_viewport_size(size | {"height": min(size["height"] + hidden, TALLEST)})
+        panel.evaluate("panel => { panel.scrollTop = 0; }")                  # Run All has gone to the last cell
         self.page.wait_for_timeout(500)                  # cells that come into view are drawn only now
         (of or self.page).screenshot(path=path)
         self.page.set_viewport_size(size)

@@ -1,4 +1,4 @@
-"""Lesson 08 in a real browser: a typed schedule runs, gets stuck, or is refused; nothing leaves the machine."""
+"""Lesson 08 in a real browser: a typed schedule runs, gets stuck, or is refused; menus and sliders obey the arrows."""
 
 ONE_F_ONE_B = "F0 F1 F2 B0 F3 B1 B2 B3\nF0 F1 B0 F2 B1 F3 B2 B3\nF0 B0 F1 B1 F2 B2 F3 B3"
 
@@ -24,4 +24,12 @@ def test_a_schedule_typed_into_lesson_08_is_scored_and_a_circle_is_named(course)
     handle.focus()
     lesson.page.keyboard.press("ArrowRight")
     lesson.wait_for_change(picture, before)
-    assert lesson.value(handle) == 1 and lesson.troubles() == []
+    assert lesson.value(handle) == 1
+    explorer = lesson.page.locator(".pipeline-explorer").first
+    explorer.scroll_into_view_if_needed()
+    picture, menu = explorer.locator(".refimpl-picture"), explorer.locator("select").last
+    before = lesson.fingerprint(picture)
+    menu.focus()
+    lesson.page.keyboard.press("ArrowDown")                 # the menu's own, though JupyterLab has a use for it, too
+    lesson.wait_for_change(picture, before)
+    assert lesson.troubles() == []

@@ -15,7 +15,7 @@ import pytest
 from refimpl.__main__ import main
 from refimpl.commands.check import say
 from refimpl.course.exercises import stubs
-from refimpl.course.exercises.catalogue import ALL
+from refimpl.course.exercises.catalogue import ALL, of_kind
 from refimpl.course.progress import progress
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,8 +70,10 @@ def test_one_exercise_is_checked_and_remembered(folder, capsys):
     assert main(["check", "4", "--folder", str(folder)]) == 1
     assert capsys.readouterr().out.startswith("row_parallel_forward ✗ every row is off by the same amount\n  2 ranks,")
     assert main(["check", "--status", "--json"]) == 0
-    row = json.loads(capsys.readouterr().out)["exercises"][3]
-    assert (row["name"], row["attempts"], row["diagnosis"], row["passed"]) == ("row_parallel_forward", 2, "bias", False)
+    rows = json.loads(capsys.readouterr().out)["exercises"]
+    assert [row["lesson"] for row in rows] == sorted(exercise.lesson for exercise in ALL)
+    row = next(row for row in rows if row["name"] == "row_parallel_forward")
+    assert (row["attempts"], row["diagnosis"], row["passed"]) == (2, "bias", False)
 
 
 def test_the_status_is_a_table(folder, capsys):
@@ -81,9 +83,18 @@ def test_the_status_is_a_table(folder, capsys):
     capsys.readouterr()
     assert main(["check", "--status"]) == 0
     shown = capsys.readouterr().out
-    assert "\n ✓ row_parallel_forward         05       10         1      0  solved 2" in shown
-    assert "\n   ring_all_reduce              01       20         0      1  not begun\n" in shown
+    assert "\n ✓ row_parallel_forward         05  implement         10         1      0  solved 2" in shown
+    assert "\n   ring_all_reduce              01  implement         20         0      1  not begun\n" in shown
     assert f"1 of {len(ALL)} solved, 10 of {POINTS} points; remembered in " in shown
+
+
+def test_one_kind_of_exercises_is_shown_and_checked(folder, capsys):
+    assert main(["check", "--status", "--kind", "design"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("  design  ") == len(of_kind("design")) and f"\n0 of {len(of_kind('design'))} solved" in shown
+    assert main(["check", "--kind", "count", "--impl", "solutions", "--json"]) == 0
+    names = [result["name"] for result in json.loads(capsys.readouterr().out)["results"]]
+    assert names == [exercise.name for exercise in of_kind("count")]
 
 
 def test_what_the_learners_code_prints_stays_out_of_the_json(folder, capsys):
@@ -96,6 +107,8 @@ def test_what_the_learners_code_prints_stays_out_of_the_json(folder, capsys):
 @pytest.mark.parametrize("words, says", [
     (["check", "rign_all_reduce"], "there is no exercise 'rign_all_reduce': perhaps 'ring_all_reduce'?"),
     (["check", "ring_all_reduce", "--all"], "give the name of one exercise, or --all"),
+    (["check", "ring_all_reduce", "--kind", "count"], "give the name of one exercise, or a kind"),
+    (["check", "--kind", "riddle"], "there is no kind 'riddle' of exercises: nearest"),
     (["check", "--folder", "/nowhere"], "cannot be read: No such file"),
     (["hint", "xyz"], "there is no exercise 'xyz': there are ring_reduce_scatter"),
 ])

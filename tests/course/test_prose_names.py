@@ -298,7 +298,8 @@ def test_a_name_that_is_not_there_is_found_out(text, found):
     ("python3 start.py check --stats", ["check has no --stats"]), ("python3 start.py", []),
     ("python3 start.py test x", []), ("python -m refimpl launch -n 4 train --tp 4", []),
     ("python -m refimpl.course.rendr", ["there is no module"]), ("python -m refimpl VERB ...", []),
-    ("bench all-reduce --ranks P", []), ("bench all-reduce --rnks P", ["bench has no --rnks"]), ("pip install -U x", [])])
+    ("bench all-reduce --ranks P", []), ("bench all-reduce --rnks P", ["bench has no --rnks"]),
+    ("pip install -U x", [])])
 def test_a_wrong_command_is_found_out(line, found):
     wrong = list(wrong_commands(line))
     assert len(wrong) == len(found) and all(part in whole for part, whole in zip(found, wrong))

@@ -125,7 +125,7 @@ def _scaled(number, units):
         if float(f"{number:.3g}") < 1000:
             return f"{number:.3g} {unit}"
         number /= 1000
-    return f"{number:.3g} {units[-1]}"
+    return f"{float(f'{number:.3g}'):,g} {units[-1]}"
 
 
 def AlphaBetaExplorer(P=64, alpha_us=10.0, bandwidth=50.0, size=1e6):

@@ -16,18 +16,21 @@ from html import escape
 import ipywidgets
 
 UNSEEN = "position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)"     # read aloud, not shown
-NAME_SLIDERS = """
+PREPARE = """
 const begin = tries => {
     const widget = element.closest('.refimpl-widget');      // not there before the page has put the pieces together
     if (!widget) return tries && setTimeout(begin, 100, tries - 1);
-    const name = () => widget.querySelectorAll('.widget-slider').forEach(slider =>
-        slider.querySelectorAll('.noUi-handle:not([aria-label])').forEach(handle =>
-            handle.setAttribute('aria-label', slider.querySelector('.widget-label').textContent)));
-    name();
-    new MutationObserver(name).observe(widget, {childList: true, subtree: true});
+    const prepare = () => {
+        widget.querySelectorAll('.widget-slider').forEach(slider =>
+            slider.querySelectorAll('.noUi-handle:not([aria-label])').forEach(handle =>
+                handle.setAttribute('aria-label', slider.querySelector('.widget-label').textContent)));
+        widget.querySelectorAll('select').forEach(menu => menu.dataset.lmSuppressShortcuts = 'true');
+    };
+    prepare();
+    new MutationObserver(prepare).observe(widget, {childList: true, subtree: true});
 };
 begin(50);
-"""                                                         # ipywidgets gives a slider a label, but its handle no name
+"""     # ipywidgets gives a slider a label, but its handle no name; JupyterLab would take a menu's arrows for its own
 TROUBLE = "border-left:4px solid #D55E00;padding-left:8px;line-height:1.4"
 
 
@@ -50,7 +53,7 @@ class Explorer(ipywidgets.VBox):
         self.status = ipywidgets.HTML()
         self.errors = ipywidgets.Output()
         named = ipywidgets.Output(outputs=[{"output_type": "display_data", "metadata": {},
-                                            "data": {"application/javascript": NAME_SLIDERS, "text/plain": ""}}])
+                                            "data": {"application/javascript": PREPARE, "text/plain": ""}}])
         self.moving = False
         self._adjust()
         self.first = self.shown = draw(**self.values)          # a mistake here is told where the widget is made

@@ -380,7 +380,7 @@ def test_advice_is_given_for_diagnoses_that_can_be_made(name):
     assert advice <= made | {"missing all-reduce", "not a number", "off by a factor"}
 
 
-# -- what is held against -----------------------------------------------------------------------------------------------
+# -- what is held against ---------------------------------------------------------------------------------------------
 
 def test_the_reports_own_numbers():
     """A22: 17, not 16 and 22. A06: 2.5. A05: 7. A25: scale 4 on both. A20: 1, not 1.25."""
@@ -400,7 +400,7 @@ def test_what_a_ledger_counts_is_what_a_formula_says(case):
     assert steps_cases.sent(*case) == bytes_right(*case)
 
 
-# -- kinds ----------------------------------------------------------------------------------------------------------------
+# -- kinds ------------------------------------------------------------------------------------------------------------
 
 def test_there_are_forty_exercises_of_four_kinds():
     count = Counter(exercise.kind for exercise in ALL)

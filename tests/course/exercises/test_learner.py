@@ -104,7 +104,7 @@ def test_in_a_notebook_a_verdict_says_how_to_go_on_and_is_remembered():
     verdict = check(NAME, lambda x, w, b, comm: x @ w)
     assert verdict.diagnosis == "missing all-reduce"
     assert repr(verdict).startswith("row_parallel_forward ✗ the ranks' parts are not added up\n  2 ranks, x (2, 4)")
-    assert repr(verdict).endswith("(hint 1 of 3: python -m refimpl hint row_parallel_forward)")
+    assert repr(verdict).endswith('(hint 1 of 3: hint("row_parallel_forward"))')
     attempt, = progress().attempts("exercise")
     assert (attempt.name, attempt.passed, attempt.detail) == (NAME, False, {"diagnosis": "missing all-reduce"})
 

@@ -369,7 +369,7 @@ WRONG = [
     (plan_smallest_first, "wrong order", ["not in the order of backward"]),
     (plan_closes_a_bucket_when_it_is_full, "over the cap", ["bucket 0", "10 elements", "before you put it in"]),
     (plan_one_each, "too many buckets", ["4 buckets where 3 would do"]),
-    (plan_with_an_empty_bucket, "too many buckets", ["4 buckets where 3 would do"]),
+    (plan_with_an_empty_bucket, "too many buckets", ["4 buckets where 3 would do", "One of yours is empty."]),
     (plan_forgets_the_last_bucket, "gradients missing", ["embed is in 0 buckets", "the end of your loop"]),
     (plan_without_what_is_too_large, "gradients missing", ["cap 1", "w1 is in 0 buckets"]),
     (plan_as_one_list, "wrong shape", ["expected lists of names"]),

@@ -57,6 +57,18 @@ def scatter_neighbours_chunk(x, comm):
     return lap_of_sums(x.copy(), comm, first=0)(comm.rank + 1).copy()
 
 
+def scatter_chunk_on_its_way(x, comm):
+    return lap_of_sums(x.copy(), comm)(comm.rank + 1).copy()
+
+
+def scatter_sends_another_chunk(x, comm):
+    P, r, y = comm.size, comm.rank, x.copy()
+    chunk = chunks_of(y, P)
+    for step in range(P - 1):
+        chunk(r - step - 2)[...] += comm.sendrecv(chunk(r - step), dst=(r + 1) % P, src=(r - 1) % P)
+    return chunk(r)
+
+
 def scatter_one_step_short(x, comm):
     return lap_of_sums(x.copy(), comm, steps=comm.size - 2)(comm.rank)
 
@@ -264,6 +276,8 @@ WRONG = [
       "You seem to send the whole array to every rank"]),
     (scatter_direct, "wrong traffic", ["rank 0 sent messages to ranks 1, 2, 3; in a ring"]),
     (scatter_neighbours_chunk, "wrong order", ["this is what rank 1 should have", "in step 0 rank r sends chunk r-1"]),
+    (scatter_chunk_on_its_way, "wrong order", ["this is chunk 1, and not yet all of its sum"]),
+    (scatter_sends_another_chunk, "wrong order", ["numbers of the chunks 0 and 1 and 2 are added to each other"]),
     (scatter_one_step_short, "missing all-reduce", ["Chunk 0 has only the addend of rank 0", "in each of P-1 steps"]),
     (scatter_sends_its_own_part, "wrong addends", ["Chunk 0 lacks what ranks 1, 2 brought", "the sum so far"]),
     (scatter_adds_itself_again, "wrong addends", ["has what rank 0 brought 2 times"]),

@@ -50,7 +50,7 @@ def test_mistakes_and_due_are_both():
 
 
 def test_what_there_is_not_is_said():
-    with pytest.raises(ValueError, match="lesson='99': there are questions for 01, 0"):
+    with pytest.raises(ValueError, match="lesson='99': there are questions for 00, 01, 0"):
         ids(lesson="99")
     with pytest.raises(ValueError, match="level='hard': expected recall, apply, trap"):
         ids(level="hard")

@@ -182,7 +182,7 @@ def test_a_read_only_file_from_the_start_gives_its_mistakes_and_a_sentence(me):
 
 
 def test_a_lesson_that_there_is_not_is_a_value_error():
-    with pytest.raises(ValueError, match="lesson='99': there are questions for 01, 0"):
+    with pytest.raises(ValueError, match="lesson='99': there are questions for 00, 01, 0"):
         quiz("99")
 
 

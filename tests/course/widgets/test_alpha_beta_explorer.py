@@ -97,11 +97,12 @@ def test_the_widget_moves():
 
 
 @pytest.mark.parametrize("words, number", [("100 B", 100), ("1.5 kB", 1500), ("1 MB", 999_999), ("14.9 GB", 14.9e9),
-                                           ("2e+03 TB", 2e15)])
+                                           ("2,000 TB", 2e15)])
 def test_bytes_in_words(words, number):
     assert bytes_words(number) == words
 
 
-@pytest.mark.parametrize("words, number", [("10 ns", 1e-8), ("159 µs", 158.9e-6), ("1.3 ms", 1.299e-3), ("20 s", 20)])
+@pytest.mark.parametrize("words, number", [("10 ns", 1e-8), ("159 µs", 158.9e-6), ("1.3 ms", 1.299e-3), ("20 s", 20),
+                                           ("1,230 s", 1234.5)])
 def test_seconds_in_words(words, number):
     assert seconds_words(number) == words
