@@ -39,7 +39,8 @@ def main(args):
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")
     me = progress()
-    print(f"{len(chosen)} questions, {args.minutes:g} minutes. Answer aloud as you would to a person.")
+    print(f"{len(chosen)} question{'s' * (len(chosen) != 1)}, {args.minutes:g} minutes. "
+          "Answer aloud as you would to a person.")
     scores = drill.hold(chosen, me, args.minutes, input, rng=rng)
     print(f"\n{drill.report(scores)}")
     for message in me.messages():

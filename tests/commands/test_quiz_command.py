@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from refimpl import __main__
 from refimpl.course.progress import progress
+from refimpl.course.quiz.memory import memories
 from refimpl.course.quiz.questions import load
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,6 +82,14 @@ def test_nothing_to_ask_is_said(options, says, capsys):
     assert capsys.readouterr().out == says + "\n"
 
 
+def test_it_says_when_the_next_question_is_due(capsys, me):
+    me.add("quiz", "tp-f-and-g", passed=True)
+    assert run_quiz("--due") == 0
+    said = capsys.readouterr().out
+    day = re.fullmatch(r"Nothing is due by now; the next question comes back on (\d{4}-\d\d-\d\d)\.\n", said)[1]
+    assert day == f"{memories(me.attempts('quiz'))['tp-f-and-g'].due.astimezone():%Y-%m-%d}"
+
+
 # -- export -----------------------------------------------------------------------------------------------------------
 
 def test_export_as_data_is_the_list(capsys, tmp_path):
@@ -113,7 +123,7 @@ def test_an_export_replaces_the_file_as_a_whole_and_leaves_nothing_beside_it(tmp
 # -- bad input --------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("options, says", [
-    (["--lesson", "99"], "lesson='99': there are questions for 01, 0"),
+    (["--lesson", "99"], "lesson='99': there are questions for 00, 0"),
     (["--level", "hard"], "level='hard': expected recall, apply, trap"),
     (["--export", "q.pdf"], "--export q.pdf: the name must end in .md, .tsv, .json"),
     (["--export", "nowhere/q.md"], "--export nowhere/q.md: there is no folder nowhere"),

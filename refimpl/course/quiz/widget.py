@@ -22,7 +22,23 @@ PROSE = "jp-RenderedHTMLCommon"                           # JupyterLab's style o
 WRAP = """<style>.refimpl-quiz .widget-radio-box label { height: auto; white-space: normal; display: flex;
     flex-direction: row-reverse; justify-content: flex-end; align-items: flex-start; gap: 4px; }
     .refimpl-quiz .widget-radio-box input { flex: none; }</style>"""         # a long choice wraps beside its circle
-KEYS = "With the keyboard: Tab goes to a choice, Space takes it."
+KEYS = "With the keyboard: Tab goes to the choices, arrows and Space choose."
+PREPARE = """
+const begin = tries => {
+    const quiz = element.closest('.refimpl-quiz');          // not there before the page has put the pieces together
+    if (!quiz) return tries && setTimeout(begin, 100, tries - 1);
+    const prepare = () => quiz.querySelectorAll('.widget-radio-box').forEach(box => {
+        box.dataset.group ??= `choices-${Math.random()}`;
+        box.querySelectorAll('input').forEach(input => {
+            input.name = box.dataset.group;
+            input.dataset.lmSuppressShortcuts = 'true';
+        });
+    });
+    prepare();
+    new MutationObserver(prepare).observe(quiz, {childList: true, subtree: true});
+};
+begin(50);
+"""     # ipywidgets does not say which choices belong together; JupyterLab would take their arrows for its own
 
 
 class Quiz(ipywidgets.VBox):
@@ -39,7 +55,9 @@ class Quiz(ipywidgets.VBox):
             QuestionBox(question, memories.get(question.id), f"Question {k} of {len(questions)}", self.answered, rng)
             for k, question in enumerate(questions, start=1)]
         self.empty = empty
-        super().__init__([self.summary, *self.boxes])
+        prepare = ipywidgets.Output(outputs=[{"output_type": "display_data", "metadata": {},
+                                              "data": {"application/javascript": PREPARE, "text/plain": ""}}])
+        super().__init__([self.summary, *self.boxes, prepare])
         self.add_class("refimpl-quiz")
         self.summarize()
 
