@@ -230,4 +230,4 @@ def test_whole_numbers_that_are_there_already_stay(xp):
 def test_every_public_name_here_is_tested():
     public = {name for name, thing in vars(arrays).items() if isinstance(thing, types.FunctionType) and name[0] != "_"}
     assert public == {"add_at_", "address", "allocation", "array_namespace", "check_indices", "integers", "is_device",
-                      "synchronize", "to_device", "to_host", "usable_gpu"}
+                      "same_device", "synchronize", "to_device", "to_host", "usable_gpu"}

@@ -6,7 +6,7 @@ from refimpl.bench.all_reduce import describe as describe
 from refimpl.bench.timing import measure, median, ratio, repeats, touched_zeros
 from refimpl.collectives import all_gather, bounds, native, reduce_scatter
 
-SIZES = "64KiB,1MiB,16MiB,64MiB"
+SIZES, FULL = "64KiB,1MiB,16MiB,64MiB", "4KiB,64KiB,256KiB,1MiB,4MiB,16MiB,64MiB,256MiB"
 
 
 def bench(comm, sizes, rounds):

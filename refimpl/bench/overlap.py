@@ -16,7 +16,7 @@ from refimpl.collectives import all_reduce, all_reduce_start
 from refimpl.world import Link, Network
 from refimpl.world.local import run_local
 
-SIZES = "16MiB,64MiB"
+SIZES, FULL = "16MiB,64MiB", "1MiB,4MiB,16MiB,64MiB,256MiB"
 
 
 def bench(comm, sizes, rounds):

@@ -12,14 +12,16 @@ import time
 
 import numpy as np
 
+from refimpl.arrays import array_namespace
 from refimpl.collectives import all_reduce
 
 
-def measure(comm, variants, rounds=7, repeat=1):
+def measure(comm, variants, rounds=7, repeat=1, settle=lambda: None):
     """Time every variant in each round: {name: seconds per round}, the same on every rank.
 
     variants    {name: function without arguments}        rounds    after one more that is not counted
     repeat      calls per measurement, for what is too short for the clock; the time is that of one call
+    settle      called before the clock is read: on a device, waits for the kernels that are only queued
     """
     names = list(variants)
     seconds = np.zeros((rounds + 1, len(names)))
@@ -30,6 +32,7 @@ def measure(comm, variants, rounds=7, repeat=1):
             began = time.perf_counter()
             for _ in range(repeat):
                 run()
+            settle()
             seconds[turn, k] = (time.perf_counter() - began) / repeat
     slowest = all_reduce(seconds, comm, op="max")[1:]
     return {name: slowest[:, k].tolist() for k, name in enumerate(names)}
@@ -50,12 +53,12 @@ def repeats(nbytes):
     return max(1, min(200, 2**20 // max(nbytes, 1)))
 
 
-def touched_zeros(arrays, n):
-    """`arrays` arrays of n float32 zeros, in memory of their own.
+def touched_zeros(arrays, n, like=None):
+    """`arrays` arrays of n float32 zeros, in memory of their own; on the device of the array `like`, if one is given.
 
     What np.zeros gives is no memory until it is written: all of it reads one page of zeros, from the cache.
     """
-    return np.full((arrays, n), 0, np.float32)
+    return np.full((arrays, n), 0, np.float32) if like is None else array_namespace(like).zeros((arrays, n), "float32")
 
 
 def pin(rank):

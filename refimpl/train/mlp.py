@@ -85,11 +85,12 @@ def train_on_rank(comm, setup, data, on_step=None, like=None):
             return tensor.mlp_backward(dy, saved)
 
     parameters = tensor.shard_mlp(setup.parameters(), comm.rank, comm.size)
-    return _train(setup, data, parameters, forward, backward, on_step, np.empty(0) if like is None else like)
+    return _train(setup, data, parameters, forward, backward, on_step, like)
 
 
-def _train(setup, data, parameters, forward, backward, on_step, like=np.empty(0)):
+def _train(setup, data, parameters, forward, backward, on_step, like=None):
     """The loop: batch, forward, loss, backward, w -= rate * dw. What is remembered of it is on the host."""
+    like = np.empty(0) if like is None else like
     parameters = {name: to_device(p, like) for name, p in parameters.items()}
     history = History([], {}, {})
     for step in range(setup.steps):

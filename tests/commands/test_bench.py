@@ -37,7 +37,8 @@ def test_it_starts_its_own_ranks_and_reports_rows_and_draws(tmp_path):
     assert [(row["size_bytes"], row["algorithm"]) for row in report["rows"]] == [
         (size, name) for size in (1024, 2048) for name in names]
     for row in report["rows"]:
-        assert row.keys() == {"size_bytes", "algorithm", "median_s", "ratio_to_native", "share_of_limit"}
+        assert row.keys() == {"size_bytes", "algorithm", "median_s", "ratio_to_native", "share_of_limit",
+                              "bus_bytes_per_s"}
         assert all(row[key] > 0 for key in ("median_s", "ratio_to_native", "share_of_limit"))
         assert row["algorithm"] != "native" or row["ratio_to_native"] == 1
     assert (tmp_path / "speed.png").read_bytes().startswith(b"\x89PNG")
@@ -92,7 +93,7 @@ def test_a_job_that_fails_is_told_in_its_own_words(capsys, monkeypatch):
     (["all-reduce", "--ranks", "0"], "0 ranks cannot be started"),
     (["all-reduce", "--sizes", "64MB"], "size '64MB': write a whole number of bytes with a unit, as in 4KiB"),
     (["all-reduce", "--sizes", "4KiB,"], "size '': write a whole number"),
-    (["overlap", "--plot", "a.png"], "--plot: overlap has no curve to draw; all-reduce and collectives have"),
+    (["overlap", "--plot", "a.png"], "--plot: overlap has no curve to draw; all-reduce, collectives, scaling and pipeline have"),
     (["import", "--plot", "a.png"], "--plot: import has no curve"),
     (["all-reduce", "--plot", "a.gif"], "--plot a.gif: the name must end in .png, .svg, .pdf"),
     (["all_reduce"], "argument name: invalid choice: 'all_reduce'"),
