@@ -76,8 +76,7 @@ def token_mean(rng):
     thirteen = [np.arange(1.0, 8)[None], np.append(np.arange(8.0, 14), 0)[None]], [np.ones((1, 7)),
                                                                                    np.array([[1.0] * 6 + [0]])]
     drawn = []
-    for P, s, counts in ((2, 4, ((4, 2), (3, 4, 1))), (3, 5, ((5,), (0,), (2, 3))), (3, 2, ((), (2,), (1,))),
-                         (1, 3, ((1, 3),))):
+    for s, counts in ((4, ((4, 2), (3, 4, 1))), (5, ((5,), (0,), (2, 3))), (2, ((), (2,), (1,))), (3, ((1, 3),))):
         masks = [np.array([np.arange(s) < n for n in rank], float).reshape(-1, s) for rank in counts]
         drawn.append(([integers(rng, *mask.shape) for mask in masks], masks))
     return [mean_case(*one) for one in (by_hand, thirteen, *drawn)]

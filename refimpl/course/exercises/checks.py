@@ -42,7 +42,7 @@ from refimpl.world.local import run_local
 
 SECONDS = 10.0                                        # for one run; a right answer takes milliseconds
 TRIALS = (pipeline_cases.TRIALS | replicas_cases.TRIALS | context_cases.TRIALS | experts_cases.TRIALS
-          | composing_cases.TRIALS | costs_cases.TRIALS | bugs_cases.TRIALS | steps_cases.TRIALS)         # without ranks
+          | composing_cases.TRIALS | costs_cases.TRIALS | bugs_cases.TRIALS | steps_cases.TRIALS)       # without ranks
 CASES = (replicas_cases.CASES | context_cases.CASES | experts_cases.CASES | composing_cases.CASES
          | bugs_cases.CASES)
 PACKAGE = os.path.join(Path(__file__).resolve().parents[2], "")

@@ -48,7 +48,8 @@ EDITED = STUB.replace('    raise NotImplementedError("your code goes here")\n', 
 def course(tmp_path):
     """A copy of both folders."""
     for impl in ("solutions", "exercises"):
-        shutil.copytree(stubs.folder(impl), tmp_path / impl, ignore=shutil.ignore_patterns("quiz", "interview", "__pycache__"))
+        no_exercise = shutil.ignore_patterns("quiz", "interview", "__pycache__")
+        shutil.copytree(stubs.folder(impl), tmp_path / impl, ignore=no_exercise)
     return tmp_path
 
 
