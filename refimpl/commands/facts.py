@@ -38,7 +38,8 @@ def shown(one, explain):
     """A claim as text."""
     first, rest = f"{one.id:15}{one.verdict:12}", " " * 27
     lines = textwrap.wrap(one.claim, WIDTH, initial_indent=first, subsequent_indent=rest)
-    lines.append(f"{rest}{one.value:.6g} {one.unit}")
+    number = f"{one.value:,.0f}" if one.value == int(one.value) else f"{one.value:.6g}"
+    lines.append(f"{rest}{number} {one.unit}")
     if explain:
         for text in (one.derivation, f"({one.source})"):
             lines += textwrap.wrap(text, WIDTH, initial_indent=rest, subsequent_indent=rest)

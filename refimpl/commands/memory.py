@@ -11,6 +11,7 @@ from refimpl.cost import flags
 from refimpl.world.launch import is_root
 
 COLUMNS = 8                                # pipeline ranks shown in a table at most
+RESERVE = "without what a GPU's context and allocator take: --gpu counts it"
 HELP = "what each GPU holds: weights, gradients, optimizer, activations, buffers"
 
 
@@ -45,7 +46,7 @@ def whole_model(args):
         "microbatches": run.microbatches, "schedule": run.schedule, "chunks": run.chunks, "zero": run.zero,
         "bytes_per_parameter": run.states.bytes, "convention": run.states.convention,
         **by_kind(found, gpu), "layers": [len(run.layers_of(rank)) for rank in range(layout.pp)],
-        "assumed": flags.notes(args, run), "not_understood": left_out,
+        "assumed": flags.notes(args, run) + ([] if gpu else [RESERVE]), "not_understood": left_out,
     }
 
 

@@ -49,7 +49,8 @@ def main(args):
 
 def asked(args):
     """The `Question`, and the fields of a config.json that were not understood."""
-    from refimpl.cost.planner import Question
+    from refimpl.cost.planner import Question, layouts
+    from refimpl.cost.states import States
     from refimpl.layout import Layout
 
     model, left_out = flags.model(args)
@@ -70,8 +71,17 @@ def asked(args):
                          "(ep does not multiply)")
     Layout(order=args.order)                                           # says if it is none
     gpu.flops(args.dtype)
-    return Question(model, gpu, args.gpus, args.global_batch or args.gpus, args.seq, args.flash, args.dtype,
-                    args.grad_dtype, args.order, True, fixed), left_out
+    States(args.dtype, args.grad_dtype)                                # says if they are none, once and not by layout
+    if (model.experts or 1) % (args.ep or 1):
+        raise ValueError(f"--ep {args.ep} does not divide the {model.experts} experts of {model.name}"
+                         if model.experts else f"--ep {args.ep}: {model.name} has no experts; ep may be 1")
+    question = Question(model, gpu, args.gpus, args.global_batch or args.gpus, args.seq, args.flash, args.dtype,
+                        args.grad_dtype, args.order, True, fixed)
+    if next(layouts(question), None) is None:
+        words = ", ".join(f"{name} {value}" for name, value in fixed)
+        raise ValueError(f"no layout of {args.gpus} GPUs has {words}: expected expert_tp 1 or as tp, and ep that "
+                         "divides the ranks that share experts")
+    return question, left_out
 
 
 def reported(found, args):
@@ -104,14 +114,15 @@ def entry(ranked, gpu):
     from refimpl.cost.step import step
 
     training, layout = ranked.training, ranked.training.layout
+    starts = range(0, min(layout.world, layout.tp * max(gpu.node_size, gpu.domain_size)), layout.tp)
     predicted = step(training, gpu)
     return {axis: getattr(layout, axis) for axis in ("dp", "tp", "pp", "cp", "ep", "expert_tp")} | {
         "micro_batch": training.micro_batch, "microbatches": training.microbatches, "chunks": training.chunks,
         "schedule": training.schedule, "recompute": training.recompute, "zero": training.zero,
         "sequence_parallel": training.sequence_parallel, "step_time_s": predicted.seconds, "mfu": predicted.mfu,
         "hfu": predicted.hfu, "model_tflops_per_gpu": predicted.model_tflops, "total_bytes": ranked.bytes,
-        "breakdown_s": predicted.breakdown, "tp_crosses_nodes": layout.tp > 1 and layout.crosses_nodes("tp")
-        if layout.world <= 64 else gpu.span(layout.group("tp", 0)) == "network",
+        "breakdown_s": predicted.breakdown, "tp_crosses_nodes": any(
+            gpu.span(layout.group("tp", rank)) == "network" for rank in starts),
     }
 
 
@@ -127,11 +138,11 @@ def assumed(question, args):
     from refimpl.cost import efficiency
 
     notes = [f"shares of the peak and of links: {efficiency.of(question.gpu).source}",
-             "sequence parallelism with every tp; sums over replicas beside backward"]
+             "sequence parallelism with every tp (step, memory: --sp); sums over replicas beside backward"]
     if args.global_batch is None:
         notes.append(f"{question.batch} sequences a step, one a GPU, as --global-batch was not given")
     if args.flash:
-        notes.append("attention in one kernel (--no-flash: with its scores in memory)")
+        notes.append("attention in one kernel (step, memory: --flash; --no-flash: with its scores in memory)")
     if question.model.experts:
         notes.append("all experts have the same load; cp 1, unless --cp is given")
     return notes
@@ -140,7 +151,7 @@ def assumed(question, args):
 def describe(report, explain):
     """The report as a page of text."""
     lines = [f"{report['model']} on {report['gpus']:,} {report['gpu']}, {report['global_batch']:,} sequences a step: "
-             f"{report['fitting']} layouts fit, {len(report['refused'])} are refused, {report['tried']:,} settings "
+             f"{report['fitting']} layouts fit, {len(report['refused'])} do not, {report['tried']:,} settings "
              "tried", ""]
     if report["layouts"]:
         lines += ranking(report["layouts"], explain)

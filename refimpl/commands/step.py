@@ -63,6 +63,9 @@ def assumed(args, training, gpu):
     from refimpl.cost import efficiency
 
     notes = flags.notes(args, training) + [f"shares of the peak and of links: {efficiency.of(gpu).source}"]
+    tp, node = training.layout.tp, gpu.node_size
+    if 1 < tp < node and node % tp and training.layout.world > node:
+        notes.append(f"tp {tp} does not divide a node of {node}: groups that cross it are not in the time")
     if training.layout.ep > 1:
         notes.append("all experts have the same load")
     return notes

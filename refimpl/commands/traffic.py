@@ -67,10 +67,12 @@ def reported(training, gpu, rank=None):
     most = max(found, key=lambda one: sum(row.bytes for row in found[one]))
     sums = totals(found[most])
     return {
-        "model": training.model.name, "gpus": layout.world, "rank": most, "place": layout.coordinates(most),
+        "model": training.model.name, "parameters": training.model.parameters,
+        "active_parameters": training.model.active_parameters, "gpus": layout.world, "rank": most,
+        "place": layout.coordinates(most),
         "ep": layout.ep > 1, "training": training,
-        "rows": [{"dimension": row.dimension, "phase": row.phase, "messages": row.messages, "bytes": row.bytes,
-                  "link": row.link} for row in found[most]],
+        "rows": [{"dimension": row.dimension, "phase": row.phase, "group": row.group, "messages": row.messages,
+                  "bytes": row.bytes, "link": row.link} for row in found[most]],
         "bytes": {name: nbytes for name, (_, nbytes) in sums.items()},
         "messages": {name: messages for name, (messages, _) in sums.items()},
         "total_bytes": sum(nbytes for _, nbytes in sums.values()),
@@ -81,10 +83,11 @@ def describe(report, explain):
     """The report as a table."""
     place = ", ".join(f"{axis} {index}" for axis, index in report["place"].items())
     lines = [f"{report['model']} on {report['gpus']:,} GPU{'s' * (report['gpus'] > 1)}: sent by rank {report['rank']} "
-             f"({place}) in one step", "", f"{'dimension':10} {'phase':16} {'messages':>10} {'bytes':>20}   link"]
+             f"({place}) in one step", "",
+             f"{'dimension':10} {'phase':16} {'group':11} {'messages':>10} {'bytes':>20}   link"]
     for row in report["rows"]:
-        lines.append(f"{row['dimension']:10} {row['phase']:16} {row['messages']:>10,} {row['bytes']:>20,}   "
-                     f"{row['link']}")
+        lines.append(f"{row['dimension']:10} {row['phase']:16} {row['group']:11} {row['messages']:>10,} "
+                     f"{row['bytes']:>20,}   {row['link']}")
         if explain:
             key = row["dimension"], "" if row["dimension"] == "agreement" else row["phase"]
             lines.append(f"{'':10} {FORMULAS[key]}")

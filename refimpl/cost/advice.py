@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from refimpl.cost import footprint
 from refimpl.cost.hardware import Link
+from refimpl.cost.models import change
 from refimpl.cost.planner import divisors, plan
 from refimpl.cost.step import step
 
@@ -17,24 +18,26 @@ from refimpl.cost.step import step
 def classical(question):
     """(steps of the rule in words, `Ranked` or None): what somebody would do by hand."""
     node, model = question.gpu.node_size, question.model
-    works = [tp for tp in divisors(question.gpus) if tp <= node and model.heads % tp == 0
+    works = [tp for tp in divisors(question.gpus) if node % tp == 0 and model.heads % tp == 0
              and (model.latent or model.kv_heads % tp == 0 or tp % model.kv_heads == 0)]
     tp = max(works)
     words = [f"tp {tp}: as many as a node has, and the {model.heads} heads allow; its rings stay on the fabric"]
     for pp in divisors(question.gpus // tp):
         if pp > model.layers:
             break
+        reason = ""
         small = replace(question, fixed=(("tp", tp), ("pp", pp), ("cp", 1)))
         for zero in (0, 1):
             found = plan(replace(small, fixed=(*small.fixed, ("zero", zero))))
             if found.layouts:
                 best = found.layouts[0]
+                words += [f"pp {pp} without ZeRO does not do: {reason}"] if zero else []
                 how = "with" if zero else "without"
                 words += [f"pp {pp}: the fewest stages with which it fits, {how} ZeRO 1; a stage sends little, so it "
                           "may cross nodes",
                           f"dp {best.training.layout.dp}: what is left; it sends once a step"]
                 return words, best
-        reason = found.refused[0].reason if found.refused else "it cannot be cut so"
+            reason = found.refused[0].reason if found.refused else "it cannot be cut so"
         words.append(f"pp {pp} does not do: {reason}")
     return words, None
 
@@ -49,15 +52,17 @@ def sensitivity(question, best):
                                                        question.overlap).seconds, tokens))
     found.append(("half the fabric's bandwidth", step(training, replace(gpu, fabric=half(gpu.fabric)),
                                                       question.overlap).seconds, tokens))
-    if training.model.positions == 0 or training.model.positions >= 2 * training.sequence:
-        longer = replace(training, sequence=2 * training.sequence)
-        fits = sum(line.bytes for line in footprint.worst_stage(longer, gpu)) <= gpu.memory
-        found.append((f"sequences of {longer.sequence}{'' if fits else ', which do not fit'}",
-                      step(longer, gpu, question.overlap).seconds, 2 * tokens))
-    more = one_node_more(question, best)
-    if more is not None:
-        layout = more.training.layout
-        found.append((f"one node more, {layout.world} GPUs: dp {layout.dp}", more.seconds, tokens))
+    model, twice = training.model, 2 * training.sequence
+    if model.positions:                                                # learned ones: as many as it takes
+        model = change(model, positions=max(model.positions, twice))
+    longer = replace(training, model=model, sequence=twice)
+    fits = sum(line.bytes for line in footprint.worst_stage(longer, gpu)) <= gpu.memory
+    found.append((f"sequences of {twice}{'' if fits else ', which do not fit'}",
+                  step(longer, gpu, question.overlap).seconds, 2 * tokens))
+    more, count = one_node_more(question, best), question.gpus + gpu.node_size
+    used = more is not None and more.seconds < best.seconds            # the batch may not divide over so many
+    found.append((f"one node more, {count} GPUs: {f'dp {more.training.layout.dp}' if used else 'it stays idle'}",
+                  more.seconds if used else best.seconds, tokens))
     return [(what, seconds, count / seconds) for what, seconds, count in found]
 
 

@@ -109,6 +109,8 @@ def amount(text):
     number = _plain(text, "a number")
     if number <= 0:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0")
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected 1 or more; nearest 1")
     return number
 
 
@@ -202,6 +204,8 @@ def machine(args):
     """The `GPU`, or None where none is named."""
     from refimpl.cost import hardware
 
+    if args.gpu is None and args.machines is not None:
+        raise ValueError(f"--machines {args.machines} without --gpu: name one of its machines")
     return None if args.gpu is None else hardware.find(args.gpu, args.machines)
 
 

@@ -15,7 +15,7 @@ Letters: T tokens inside the blocks, T_o outside, h hidden, t ranks, a heads, n 
 from functools import lru_cache
 from typing import NamedTuple
 
-from refimpl.cost import efficiency
+from refimpl.cost import context, efficiency
 from refimpl.cost.kept import expert_tokens, outside, tokens
 
 KERNELS, CORE = 18, 4                      # of a layer's forward, and of its core; backward twice as many
@@ -47,7 +47,7 @@ def layer_seconds(training, gpu, dense=True):
     layout = training.layout
     return _layer(Alike(training, (
         training.model, layout.tp, layout.cp, layout.ep, layout.expert_tp, training.sequence, training.micro_batch,
-        training.sequence_parallel, training.head_ranks, training.flash, training.dtype)), gpu, dense)
+        training.sequence_parallel, training.cp_kind, training.head_ranks, training.flash, training.dtype)), gpu, dense)
 
 
 class Alike:
@@ -109,7 +109,7 @@ def core_seconds(training, gpu):
     model, b, U = training.model, training.micro_batch, training.head_ranks
     heads, rows, s = model.heads // training.layout.tp // U, training.positions * U, training.sequence
     if training.flash or rows < s:                                     # a ring merges blocks, as one kernel does
-        flops = b * heads * rows * s * (model.key + model.value)       # 2 a pair and feature, of half of the pairs
+        flops = b * heads * rows * s * (model.key + model.value) / balance(training)   # 2 a pair, of half of the pairs
         return (*(efficiency.attention(gpu, training.dtype, times * flops) for times in (1, 2.5)), 0.0, 0.0)
     one = lambda m, k, n: efficiency.product(gpu, training.dtype, m, k, n, b * heads, training.item)
     scores, mixing = one(rows, model.key, s), one(rows, s, model.value)
@@ -119,6 +119,13 @@ def core_seconds(training, gpu):
     forward_bytes = each * (2 * item + (2 * item + mask) * mask)       # softmax; dropout
     backward_bytes = each * (3 * item + (2 * item + mask) * mask)
     return scores + mixing, backward, efficiency.moving(gpu, forward_bytes), efficiency.moving(gpu, backward_bytes)
+
+
+def balance(training):
+    """Share of a causal ring's time in which its ranks work: all wait for the one with most pairs (cost/context.py)."""
+    P, kinds = training.layout.cp, {"ring": "contiguous", "striped": "striped"}
+    kind = kinds.get(training.cp_kind, "zigzag") if P > 1 else "zigzag"
+    return 1.0 if kind == "zigzag" else context.efficiency(training.sequence, P, kind)
 
 
 def moved_bytes(training, dense):

@@ -112,7 +112,7 @@ def with_experts(question, sizes):
     for expert_tp in question.options("expert_tp", dict.fromkeys([tp, 1]) if experts else [tp]):
         line = sizes["dp"] * sizes["cp"] * (tp if expert_tp == 1 else 1)
         for ep in question.options("ep", divisors(experts) if experts else [1]):
-            if line % ep == 0 and (ep > 1 or expert_tp == tp):
+            if expert_tp in (1, tp) and line % ep == 0 and (ep > 1 or expert_tp == tp):
                 yield Layout(**sizes, ep=ep, expert_tp=expert_tp, order=question.order,
                              node_size=question.gpu.node_size)
 
@@ -187,7 +187,7 @@ class Search:
         cut = f" with ZeRO {zero}" if zero else " without ZeRO"
         has = f"{gpu.name} has {gpu.memory / 1e9:.1f} GB"
         if states > gpu.memory:
-            return (f"{states / 1e9:.0f} GB of model states{cut} alone ({each} bytes a parameter, cut by "
-                    f"tp {layout.tp} x pp {layout.pp}); {has}")
+            return (f"{states / 1e9:.0f} GB of model states{cut} ({each} bytes a parameter, cut by tp {layout.tp} x "
+                    f"pp {layout.pp}) before anything else; {has}")
         return (f"{total / 1e9:.0f} GB at least{cut}: states {states / 1e9:.1f}, activations, logits and buffers "
                 f"{(total - states) / 1e9:.1f}, with micro-batch {b} and recompute {recompute}; {has}")

@@ -96,7 +96,9 @@ def test_what_was_assumed_is_said(capsys):
     out = say(capsys, "--model", "gpt3", "--pp", "8")
     assert "assumed: 32 micro-batches, 4 a stage, as --global-batch was not given" in out
     assert "assumed: 2048 positions, the model's own, as --seq was not given" in out
-    assert report(capsys, "--model", "gpt3", "--pp", "8", "--global-batch", "64", "--seq", "1024")["assumed"] == []
+    assert report(capsys, "--model", "gpt3", "--pp", "8", "--global-batch", "64", "--seq", "1024",
+                  "--gpu", "a100-80gb")["assumed"] == []
+    assert "assumed: without what a GPU's context and allocator take: --gpu counts it" in out
     assert "model states alone" in say(capsys, "--params", "7.5e9")
 
 

@@ -25,7 +25,8 @@ def test_the_page_has_ranking_rule_changes_batch_and_reasons(capsys):
     page = say(capsys, *GPT3, "--top", "3")
     assert page.count(" GB   dp ") == 3
     for words in ("the classical rule:", "tp 8: as many as a node has", "dp 64 tp 8 pp 2, ZeRO 1", "half the network",
-                  "one node more", "batch: 1536 sequences", "refused, ", "assumed: "):
+                  "one node more", "batch: 1536 sequences", "refused, ", "assumed: ",
+                  "pp 2 without ZeRO does not do: 176 GB"):
         assert words in page
 
 
@@ -75,6 +76,8 @@ def test_where_nothing_fits_the_reasons_are_shown_and_the_status_is_1(capsys):
     ([*SMALL, "--tp", "2", "--dp", "2", "--pp", "2", "--cp", "1"], "= 8 ranks do not divide"),
     ([*SMALL, "--order", "tp-dp"], "order='tp-dp'"),
     ([*SMALL, "--dtype", "float23"], "no peak for dtype 'float23'"),
+    ([*SMALL, "--grad-dtype", "foo"], "foo"),
+    ([*SMALL, "--ep", "2"], "ep"),
     ([*SMALL[:3], "--gpus", "16"], "expected one argument"),
     (["--model", "llama7", "--gpu", "a100", "--gpus", "8"], "there is no model 'llama7'"),
 ])

@@ -12,6 +12,7 @@ from random_layouts import random_setup
 from refimpl.cost import efficiency, models, published
 from refimpl.cost.hardware import Link as Wire
 from refimpl.cost.hardware import find
+from refimpl.cost.layer_time import layer_seconds
 from refimpl.cost.stage_time import one_layer
 from refimpl.cost.step import PARTS, step, timeline
 from refimpl.cost.training import Training
@@ -224,3 +225,9 @@ def test_a_group_with_more_ranks_on_a_node_leaves_it_through_more_cards():
 def test_unknown_dtypes_of_a_gpu_are_refused():
     with pytest.raises(ValueError, match="no peak for dtype 'float64'|v100"):
         of(gpu=find("v100-32gb"), dtype="bfloat16")
+
+
+def test_a_contiguous_ring_waits_for_its_last_rank():
+    training = Training(models.find("llama3-8b"), Layout(cp=8), 131072)
+    ring, zigzag = (layer_seconds(replace(training, cp_kind=kind), H100).core for kind in ("ring", "zigzag"))
+    assert math.isclose(ring / zigzag, 15 / 8, rel_tol=0.01)                 # (2P-1)/P: the last rank sees everybody

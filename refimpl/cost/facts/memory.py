@@ -69,7 +69,7 @@ def training_memory():
             f"Activations come on top: one sequence of 4096 in Llama 2 70B, {kept:.0f} GB without recomputation")
 
 
-@claim("16-psi", "Mixed-precision Adam takes 16 bytes a parameter", f"{ZERO}, section 3.1")
+@claim("16-psi", "Mixed-precision Adam with gradients of 2 bytes takes 16 bytes a parameter", f"{ZERO}, section 3.1")
 def sixteen_bytes():
     """2 + 2 + 12."""
     states = States("float16")
@@ -79,7 +79,7 @@ def sixteen_bytes():
             f"{States('float16', 'both').bytes}")
 
 
-@claim("1120-gb", "The model states of 70B parameters are 1120 GB", f"{ZERO}, section 3.1")
+@claim("1120-gb", "The model states of 70B parameters are 1120 GB at 16 bytes each", f"{ZERO}, section 3.1")
 def seventy_billion():
     """16 x 70."""
     held = sum(memory.model_states([70 * 10**9], 1, 0).values()) / 1e9
