@@ -32,7 +32,7 @@ OVERVIEW = {                                          # what one may want, and t
 def overview(helps):
     """What there is, for somebody who does not know what to type: helps {verb: what it does}."""
     lines = ["How large models are trained on many GPUs, in NumPy, proven by running it.", "",
-             "The lessons: python3 start.py opens them in JupyterLab; begin with the map, or with lesson 01.", ""]
+             "The lessons: python3 start.py opens them in JupyterLab; begin with 00, a first run and the map.", ""]
     named = {verb for verbs in OVERVIEW.values() for verb in verbs}
     groups = OVERVIEW | {"more": tuple(verb for verb in helps if verb not in named)}
     for title, verbs in groups.items():
@@ -48,7 +48,11 @@ def main(argv=None):
     parser.add_argument("--version", action="version", version=f"refimpl {__version__}")
     verbs = parser.add_subparsers(metavar="VERB", title="verbs", required=True)
     for module in sorted(m.name for m in pkgutil.iter_modules(commands.__path__)):
-        command = importlib.import_module(f"refimpl.commands.{module}")
+        try:
+            command = importlib.import_module(f"refimpl.commands.{module}")
+        except ModuleNotFoundError as error:
+            sys.exit(f"error: {error.name} is not installed in this Python: python3 start.py VERB ... installs what is "
+                     "needed, or source .venv/bin/activate")
         verb = verbs.add_parser(module.replace("_", "-"), help=command.HELP, description=command.HELP)
         command.add_arguments(verb)
         verb.set_defaults(command=command.main)

@@ -33,6 +33,14 @@ def add_arguments(parser):
 
 def main(args):
     """Train, perhaps twice, and report; the exit status."""
+    from refimpl.train.threads import one_blas_thread
+
+    with one_blas_thread():
+        return trained(args)
+
+
+def trained(args):
+    """The same, on as many BLAS threads as there are."""
     from refimpl.course.plots.files import check_plot_file
     from refimpl.measure.ledger import Ledger
     from refimpl.model import text

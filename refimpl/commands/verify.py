@@ -30,6 +30,7 @@ def main(args):
     """Train them all; the exit status."""
     from refimpl.model import text
     from refimpl.train import verify
+    from refimpl.train.threads import one_blas_thread
 
     if args.ranks < 1:
         raise ValueError(f"--ranks {args.ranks}: expected 1 or more; nearest 1")
@@ -41,7 +42,8 @@ def main(args):
     chosen = verify.part(found if args.full else verify.sample(found), int(which), int(of))
     device = open_device(args.device, args.ranks)
     announce(device, args.json)
-    results, failure = _try_all(chosen, data, args.json, device.like)
+    with one_blas_thread():
+        results, failure = _try_all(chosen, data, args.json, device.like)
     report = {"ranks": args.ranks, "combinations": len(found), "tried": len(results), "refused": refused,
               "cases": results, "failure": failure, "passed": failure is None}
     print(json.dumps(standard(report), allow_nan=False) if args.json else describe(report))
