@@ -19,10 +19,15 @@ SUFFIXES = (".jsonl", ".json")
 
 def export(me, path):
     """Write all attempts of the progress `me` to `path`. -> how many. ValueError where it cannot be written."""
+    return len(written(me, path))
+
+
+def written(me, path):
+    """The same. -> the attempts that are in the file"""
     check_plot_file(path, suffixes=SUFFIXES, option="FILE")
     attempts = me.attempts()
     write_text(path, "".join(as_line(attempt) + "\n" for attempt in attempts))
-    return len(attempts)
+    return attempts
 
 
 def take_in(me, path):
@@ -44,9 +49,7 @@ def take_in(me, path):
 
 def reset(me, path):
     """Move all attempts to a file and begin anew; what others add meanwhile stays. -> how many"""
-    check_plot_file(path, suffixes=SUFFIXES, option="FILE")
-    attempts = me.attempts()
-    write_text(path, "".join(as_line(attempt) + "\n" for attempt in attempts))
+    attempts = written(me, path)
     try:
         me.forget(attempts)
     except (OSError, sqlite3.Error) as error:

@@ -5,6 +5,8 @@ import os
 import random
 from pathlib import Path
 
+from refimpl.course.plots.files import write_text
+
 SUFFIXES = (".md", ".tsv", ".json")
 
 
@@ -40,14 +42,10 @@ def export(path, questions, memories):
     path = Path(path)
     data = [as_data(question, memories.get(question.id)) for question in questions]
     text = {".md": sheet, ".tsv": cards, ".json": as_json}[path.suffix](data)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_text(text, encoding="utf-8", newline="\n")
-        os.replace(temporary, path)
+        write_text(path, text)
     except OSError as error:
         raise ValueError(f"--export {path}: cannot be written: {error.strerror}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def as_json(data):

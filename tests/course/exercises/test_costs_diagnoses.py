@@ -1,6 +1,7 @@
 """Wrong counts of bytes and FLOPs, and layouts that do not work: each gets the diagnosis meant for it."""
 
 import pytest
+from diagnoses import assert_diagnosed, assert_solution_passes_and_stub_is_not_implemented
 
 from refimpl import Link, Network, run
 from refimpl.cost.footprint import footprint
@@ -8,8 +9,7 @@ from refimpl.cost.hardware import find as gpu
 from refimpl.cost.models import of_transformer
 from refimpl.cost.step import step
 from refimpl.course.exercises import costs_cases, design_verdict
-from refimpl.course.exercises.checks import examine, examine_file
-from refimpl.course.exercises.stubs import folder
+from refimpl.course.exercises.checks import examine
 from refimpl.model import text
 from refimpl.model.config import Config
 from refimpl.train.setup import Setup
@@ -356,17 +356,12 @@ EXERCISE = {"states": "model_states", "keeps": "layer_keeps", "gpt3": "gpt3_layo
 @pytest.mark.parametrize("function, diagnosis, says", WRONG, ids=[row[0].__name__ for row in WRONG])
 def test_each_version_gets_its_diagnosis(function, diagnosis, says):
     verdict = examine(function, EXERCISE[function.__name__.partition("_")[0]])
-    assert verdict.diagnosis == diagnosis, str(verdict)
-    assert verdict.passed == (diagnosis == "passed") and (verdict.score == verdict.points) == verdict.passed
-    for words in says:
-        assert words.lower() in str(verdict).lower(), str(verdict)
+    assert_diagnosed(verdict, diagnosis, says)
 
 
 @pytest.mark.parametrize("name", EXERCISE.values())
 def test_the_solution_passes_and_the_stub_is_not_implemented(name):
-    path, = folder("solutions").glob(f"*_{name}.py")
-    assert examine_file(path, name).passed
-    assert examine_file(folder("exercises") / path.name, name).diagnosis == "not implemented"
+    assert_solution_passes_and_stub_is_not_implemented(name)
 
 
 # -- what the counts are held against ---------------------------------------------------------------------------------
