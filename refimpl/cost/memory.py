@@ -15,6 +15,7 @@ Letters: s sequence, b micro-batch, h hidden, a query heads, n key-value heads, 
 parallel ranks. Sizes are elements or, where it says so, bytes.
 """
 
+from refimpl.cost.listing import divisors, listed
 from refimpl.cost.traffic import chunk, padded
 
 
@@ -100,23 +101,14 @@ def _check(s, h, a, n, t, sequence_parallel, recompute):
     """ValueError for what cannot be cut, naming what works."""
     for name, value, of, whole in (("heads", a, "hidden", h), ("kv_heads", n, "heads", a), ("tp", t, "heads", a)):
         if value < 1 or whole % value:
-            raise ValueError(f"{name}={value} does not divide {of}={whole}; {name} may be {_divisors(whole)}")
+            raise ValueError(f"{name}={value} does not divide {of}={whole}; {name} may be {divisors(whole)}")
     if n % t and t % n:
         works = [k for k in range(1, a + 1) if a % k == 0 and (n % k == 0 or k % n == 0)]
-        raise ValueError(f"kv_heads={n} are neither cut nor shared evenly by tp={t}; tp may be {_listed(works)}")
+        raise ValueError(f"kv_heads={n} are neither cut nor shared evenly by tp={t}; tp may be {listed(works)}")
     if sequence_parallel and s % t:
-        raise ValueError(f"sequence={s} is not divisible by tp={t}; tp may be {_divisors(s)}")
+        raise ValueError(f"sequence={s} is not divisible by tp={t}; tp may be {divisors(s)}")
     if recompute not in ("none", "selective", "full"):
         raise ValueError(f"recompute={recompute!r}: expected one of none, selective, full")
-
-
-def _divisors(n):
-    return _listed([k for k in range(1, n + 1) if n % k == 0])
-
-
-def _listed(numbers):
-    *most, last = map(str, numbers)
-    return f"{', '.join(most)} or {last}" if most else last
 
 
 # Model states: what a rank holds whatever the batch is

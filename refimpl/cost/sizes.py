@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from refimpl.cost.listing import divisors
+
 RECOMPUTE = ("none", "selective", "full")
 NORMS = ("layer", "rms")
 
@@ -91,7 +93,7 @@ class Model:
             _whole(name, getattr(self, name), 1)
         if self.head is None and self.hidden % self.heads:
             raise ValueError(f"heads={self.heads} does not divide hidden={self.hidden}; heads may be "
-                             f"{_divisors(self.hidden)}")
+                             f"{divisors(self.hidden)}")
         for name, value in (("kv_heads", self.heads), ("head", self.hidden // self.heads), ("ffn", 4 * self.hidden),
                             ("qkv_bias", self.bias)):
             if getattr(self, name) is None:
@@ -104,7 +106,7 @@ class Model:
             _whole(name, getattr(self, name), 0)
         if self.heads % self.kv_heads:
             raise ValueError(f"kv_heads={self.kv_heads} does not divide heads={self.heads}; kv_heads may be "
-                             f"{_divisors(self.heads)}")
+                             f"{divisors(self.heads)}")
         if self.norm not in NORMS:
             raise ValueError(f"norm={self.norm!r}: expected one of {', '.join(NORMS)}")
         for name, most, of in (("top_k", self.experts or 1, "experts"), ("dense_layers", self.layers, "layers")):
@@ -262,8 +264,3 @@ def _whole(name, value, least):
         right = False
     if not right:
         raise ValueError(f"{name}={value!r}: expected a whole number, {least} or more")
-
-
-def _divisors(n):
-    *most, last = [str(k) for k in range(1, n + 1) if n % k == 0]
-    return f"{', '.join(most)} or {last}" if most else last

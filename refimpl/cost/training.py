@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from refimpl.cost import pipeline
+from refimpl.cost.listing import divisors, listed
 from refimpl.cost.sizes import RECOMPUTE, Model
 from refimpl.cost.states import States
 from refimpl.layout import Layout
@@ -67,32 +68,32 @@ class Training:
     def _check_cuts(self):
         model, layout, t, c = self.model, self.layout, self.layout.tp, self.layout.cp
         if model.heads % t:
-            raise ValueError(f"tp={t} does not divide heads={model.heads}; tp may be {_divisors(model.heads)}")
+            raise ValueError(f"tp={t} does not divide heads={model.heads}; tp may be {divisors(model.heads)}")
         if not model.latent and model.kv_heads % t and t % model.kv_heads:
             works = [k for k in range(1, model.heads + 1)
                      if model.heads % k == 0 and (model.kv_heads % k == 0 or k % model.kv_heads == 0)]
             raise ValueError(f"kv_heads={model.kv_heads} are neither cut nor shared evenly by tp={t}; tp may be "
-                             f"{_listed(works)}")
+                             f"{listed(works)}")
         parts = 2 if c > 1 and self.cp_kind in ("zigzag", "gather", "hybrid") else 1           # a rank has two of them
         if self.sequence % (parts * c):
             twice = "2 x " if parts == 2 else ""
             raise ValueError(f"sequence={self.sequence} is not divisible by {twice}cp={c}; cp may be "
-                             f"{_divisors(self.sequence // parts)}")
+                             f"{divisors(self.sequence // parts)}")
         if self.sequence_parallel and self.sequence // c % t:
             raise ValueError(f"sequence={self.sequence} over cp={c} is not divisible by tp={t}; tp may be "
-                             f"{_divisors(self.sequence // c)}")
+                             f"{divisors(self.sequence // c)}")
         if (self.cp_kind == "hybrid") != (self.ulysses is not None) or self.ulysses is not None and (
                 self.ulysses < 1 or c % self.ulysses):
             raise ValueError(f"ulysses={self.ulysses} with cp_kind={self.cp_kind!r}, cp={c}: hybrid needs it, and it "
-                             f"alone; it may be {_divisors(c)}")
+                             f"alone; it may be {divisors(c)}")
         if model.heads // t % self.head_ranks:
             raise ValueError(f"cp={self.head_ranks} ranks cannot share the {model.heads // t} heads of a tp rank; they "
-                             f"may be {_divisors(model.heads // t)}")
+                             f"may be {divisors(model.heads // t)}")
         if layout.ep > 1 and not model.experts:
             raise ValueError(f"ep={layout.ep}: {model.name} has no experts; ep may be 1")
         if model.experts % layout.ep:
             raise ValueError(f"ep={layout.ep} does not divide experts={model.experts}; ep may be "
-                             f"{_divisors(model.experts)}")
+                             f"{divisors(model.experts)}")
         if model.positions and self.sequence > model.positions:
             raise ValueError(f"sequence={self.sequence} is longer than the {model.positions} positions that "
                              f"{model.name} learns; nearest {model.positions}")
@@ -166,12 +167,3 @@ class Training:
         p, m = self.layout.pp, self.microbatches
         most = {"gpipe": m, "looped_bfs": m, "zb_h1": p, "interleaved_zb": p, "zb_h2": 2 * p - 1}
         return min(m, most.get(self.schedule, 1))
-
-
-def _divisors(n):
-    return _listed([k for k in range(1, n + 1) if n % k == 0])
-
-
-def _listed(numbers):
-    *most, last = map(str, numbers)
-    return f"{', '.join(most)} or {last}" if most else last

@@ -16,12 +16,12 @@ from functools import cached_property
 
 import numpy as np
 
-from refimpl.collectives import bounds
 from refimpl.layout import Layout
 from refimpl.model import text
 from refimpl.model.config import Config
 from refimpl.model.loss import IGNORED
 from refimpl.parallel import context, context_layout, heads, sequence, ulysses
+from refimpl.parallel.data import share
 from refimpl.parallel.expert_groups import check_sizes
 from refimpl.pipeline import build, layers_of
 from refimpl.train.single import Recipe
@@ -116,10 +116,7 @@ class Setup:
 
     def sequences(self, dp, k):
         """Which sequences of the global batch micro-batch k of data-parallel rank `dp` has: a range, perhaps empty."""
-        shares = bounds(self.global_batch, self.layout.dp)
-        start, stop = shares[dp], shares[dp + 1]
-        parts = bounds(stop - start, self.microbatches)
-        return range(start + parts[k], start + parts[k + 1])
+        return share(self.global_batch, dp, self.layout.dp, self.microbatches)[k]
 
     def positions(self, cp):
         """Which positions of every sequence context-parallel rank `cp` has: a range, or a list."""
