@@ -5,6 +5,7 @@ claim about speed may be tried three times; what was measured is printed (`pytes
 """
 
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -89,11 +90,21 @@ def test_a_hierarchical_all_reduce_is_a_quarter_faster_than_a_flat_one(hosts):
     assert found["speedup"] >= 1.25
 
 
-def test_four_fifths_of_the_all_reduce_hide_behind_backward(hosts):
-    found = tried(lambda: measured(hosts, 1, "overlap"), lambda found: found["hidden_share"] >= 0.8)
-    print(f"{found['hidden_share']:.0%} of {found['reduce']:.2f} s in {found['buckets']} buckets hidden behind "
+HIDES = {"100mbit": 0.8, "1gbit": 0.5}
+"""What of the all-reduces hides behind backward: not what they take of the core, and a host here has one; nor the last
+layer's, which begins when backward ends. On the slow cable that is little of the whole, on the fast one it is much.
+"""
+POLITE = {"100mbit": "3000", "1gbit": "300"}                     # microseconds in which the cable brings 40 KB
+
+
+@pytest.mark.parametrize("rate", HIDES)
+def test_most_of_the_all_reduce_hides_behind_backward(rate, hosts):
+    hosts.limit(rate)
+    found = tried(lambda: measured(hosts, 1, "overlap", POLITE[rate]),
+                  lambda found: found["hidden_share"] >= HIDES[rate])
+    print(f"{rate}: {found['hidden_share']:.0%} of {found['reduce']:.2f} s in {found['buckets']} buckets hidden behind "
           f"{found['backward']:.2f} s of backward")
-    assert found["hidden_share"] >= 0.8
+    assert found["hidden_share"] >= HIDES[rate]
 
 
 def test_tensor_parallelism_belongs_inside_a_host_and_the_virtual_clock_knows_by_how_much(hosts):
@@ -132,8 +143,7 @@ def test_a_host_that_dies_ends_the_job_with_a_message_and_the_run_goes_on_from_i
         job, run = saving(hosts, tmp_path, words)
         hosts.die()
         output, errors, seconds = ended(job)
-        assert seconds < 10 and output == ""
-        assert "lost communication with a remote daemon" in errors and "on node beta" in errors
+        assert seconds < 10 and told_of_beta(output, errors)
     steps = max(int(path.name[5:]) for path in run.glob("step-*") if (path / "manifest.json").exists()) + 2
     with two_hosts(tmp_path) as hosts:
         status, output, errors = hosts.run(2, [*words, "--steps", str(steps), "--resume", str(run)])
@@ -150,8 +160,14 @@ def test_a_host_that_falls_silent_is_noticed_if_mpirun_was_told_to_ask(hosts, tm
     job, _ = saving(hosts, tmp_path, [*TRAIN, "--dp", "2", "--tp", "2", "--json"], asked)
     hosts.unplug()
     output, errors, seconds = ended(job)
-    assert seconds < 10 and output == ""
-    assert "lost communication with a remote daemon" in errors and "on node beta" in errors
+    assert seconds < 10 and told_of_beta(output, errors)
+
+
+def told_of_beta(output, errors):
+    """Whether mpirun has said which host it lost: that its daemon is silent, or that the agent which began it ended."""
+    said = output + errors
+    return '"losses"' not in output and ("lost communication with a remote daemon" in said and "on node beta" in said
+                                         or "daemon failed" in said and re.search(r"Remote host: +beta", said))
 
 
 def saving(hosts, folder, words, environment=None):
