@@ -32,12 +32,12 @@ from refimpl.train.trainer import Trainer, first_parameters
 from refimpl.world.local import run_local
 from refimpl.world.mpirun import end_job, start_job
 
-SIZES = None                                                  # one model: the one that the claims are about
+SIZES, ROUNDS = None, 3                                       # one model: the one that the claims are about
 LAYERS, HIDDEN, SEQUENCE, BATCH, STEPS = 4, 128, 64, 16, 10   # BATCH: sequences of one rank
 CLAIMED, ALLOWED_LOCAL, ALLOWED_ALONE = 0.90, 2.5, 1.15
 
 
-def bench(sizes=None, rounds=5):
+def bench(sizes=None, rounds=ROUNDS):
     """Median tokens/s of each variant, and the three ratios: share_of_ceiling, local_to_mpi, trainer_to_plain."""
     speeds = {"ceiling": [], "dp 2": [], "mpi 4": [], "local 4": []}
     for _ in range(rounds):

@@ -2,22 +2,24 @@
 
 Counted runs, and all runs in this process: recursive doubling for small arrays (fewest messages), a ring for large ones
 (fewest bytes), the same in both worlds, so that counts can be compared. Under MPI, uncounted arrays of the host: MPI's
-own where a ring in Python cannot win, the streamed ring where it does; but only where `out` is given, since MPI's own
-cannot find out that ranks disagree, and not in the background, where it would spin. The constants are read off
+own where Python cannot win, and where it does Rabenseifner's (a ring's bytes in fewer rounds; a ring, if the ranks are
+no power of two); but only where `out` is given, since MPI's own cannot find out that ranks disagree, and not in the
+background, where it would spin. The constants are read off
 
-    python -m refimpl bench all-reduce --ranks 2    (and 4)
+    python -m refimpl bench all-reduce --full --ranks 2    (and 4)
 """
 
 from refimpl.arrays import is_device
 
 DOUBLING_UP_TO = 4 * 1024               # bytes; counted
-RING_FROM = 8 * 2**20                   # bytes; uncounted: from here the streamed ring is faster, on 2 ranks and on 4
+OURS_FROM = 4 * 2**20                   # bytes; uncounted: from here ours are faster, on 2 ranks and on 4
 
 
 def pick_all_reduce(x, comm):
     """The name of the all-reduce that `auto` stands for: all ranks come to the same one."""
-    if uncounted(x, comm) and x.nbytes < RING_FROM:
-        return "native"
+    if uncounted(x, comm):
+        power_of_two = comm.size & (comm.size - 1) == 0
+        return "native" if x.nbytes < OURS_FROM else "rabenseifner" if power_of_two else "ring"
     return "doubling" if x.nbytes <= DOUBLING_UP_TO else "ring"
 
 

@@ -6,10 +6,10 @@ from backends import BACKENDS
 
 from refimpl import Ledger, Link, Network, run
 from refimpl.collectives import all_gather, all_reduce
-from refimpl.collectives.choice import DOUBLING_UP_TO, RING_FROM, pick_all_gather, pick_all_reduce
+from refimpl.collectives.choice import DOUBLING_UP_TO, OURS_FROM, pick_all_gather, pick_all_reduce
 from refimpl.cost import traffic
 
-SMALL, MIDDLE, LARGE = DOUBLING_UP_TO, DOUBLING_UP_TO + 1, RING_FROM                  # bytes
+SMALL, MIDDLE, LARGE = DOUBLING_UP_TO, DOUBLING_UP_TO + 1, OURS_FROM                  # bytes
 OURS = ["doubling", "ring", "ring"]
 
 
@@ -34,12 +34,23 @@ def test_under_mpi_its_own_up_to_a_size_where_nobody_counts_or_checks(monkeypatc
         return first
 
     monkeypatch.setenv("REFIMPL_CHECK", "0")
-    assert choices(True) == ["native", "native", "ring", "ring"]
+    assert choices(True) == ["native", "native", "rabenseifner", "ring"]
     assert choices(False) == [*OURS, "ring"]                          # without out: ranks may disagree
     assert choices(True, ledger=Ledger()) == [*OURS, "ring"]
     assert choices(True, BACKENDS["cupy stand-in"]) == [*OURS, "ring"]
     monkeypatch.setenv("REFIMPL_CHECK", "1")
     assert choices(True) == [*OURS, "ring"]
+
+
+@pytest.mark.mpi(2)
+def test_a_byte_less_than_ours_win_at_is_mpis_own(monkeypatch):
+    monkeypatch.setenv("REFIMPL_CHECK", "0")
+
+    def program(comm):
+        with comm.collective("all_reduce", bare=True):
+            return pick_all_reduce(np.zeros(OURS_FROM - 1, np.uint8), comm)
+
+    assert run(program, 2) == ["native"] * 2
 
 
 @pytest.mark.mpi(3)
