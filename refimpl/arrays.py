@@ -102,7 +102,7 @@ def usable_gpu():
         ones = cupy.ones((2, 2))
         if float((ones @ ones).sum()) != 8.0:
             return False, f"CuPy {cupy.__version__} multiplies matrices wrongly; reinstall it for this CUDA version"
-        return True, cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
+        return True, cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["name"].decode()
     except Exception as error:                                 # whatever a broken installation raises is the answer
         reason = str(error).strip().partition("\n")[0]
         return False, f"CuPy cannot compute here: {type(error).__name__}: {reason}; try pip install 'cupy-cuda13x[ctk]'"

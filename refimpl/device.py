@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from refimpl.arrays import usable_gpu
+from refimpl.arrays import array_namespace, usable_gpu
 from refimpl.world.cuda_aware import cuda_aware
 from refimpl.world.launch import under_mpi
 
@@ -78,10 +78,12 @@ def rehearsing():
 
 
 def library(name):
-    """The module of this name. ValueError where there is none: only a rehearsal can name a wrong one."""
+    """The module of this name. ValueError where it makes no arrays: only a rehearsal can name a wrong one."""
     try:
-        return importlib.import_module(name)
-    except ImportError as error:
+        xp = importlib.import_module(name)
+        array_namespace(xp.empty(0))
+        return xp
+    except Exception as error:                                 # whatever a module that is no array library raises
         raise ValueError(f"{LIBRARY}={name!r}: {error}; expected numpy, or a module that acts like CuPy") from None
 
 

@@ -6,10 +6,11 @@
     cp.asnumpy(y), y.get()                 the ways out, spelled out
 
 Refused because CuPy refuses: host arrays in device arithmetic, implicit conversion to NumPy, names and keyword
-arguments CuPy lacks, lists where an array belongs, a device scalar as an index. Refused because CuPy does it silently,
-at a price: np.f(x), hidden synchronisation (float(x), `if x:`, x[mask]), pickling, indexing by host arrays, `x @= y`,
-assignment to equal indices (which one wins is undefined). Otherwise, where CuPy's results differ, so do these:
-reductions and single items are 0-d arrays, x[0] is a view, elementwise results are C-contiguous.
+arguments CuPy lacks, lists where an array belongs, a device scalar as an index, a shape or an axis. Refused because
+CuPy does it silently, at a price: np.f(x), hidden synchronisation (float(x), `if x:`, x[mask], arange(n) and bincount
+of device arrays), pickling, indexing by host arrays, `x @= y`, assignment to equal indices (which wins is undefined).
+Otherwise, where CuPy's results differ, so do these: reductions and single items are 0-d arrays, x[0] is a view,
+elementwise results are C-contiguous.
 """
 
 import contextlib
@@ -27,9 +28,11 @@ def _lines(name):
 
 NAMES = frozenset(" ".join(_lines("cupy_names.txt")).split())
 MISSING_KEYWORDS = {line.split(":")[0]: set(line.split()[1:]) for line in _lines("cupy_missing_keywords.txt")}
+NUMBERS = {name: words.split() for name, words in (line.split(":") for line in _lines("cupy_numbers.txt"))}
 UFUNC_KEYWORDS = {"out", "dtype", "casting"}
 SHAPE_DEPENDS_ON_VALUES = {"nonzero", "flatnonzero", "argwhere", "extract", "compress", "setdiff1d", "intersect1d",
-                           "union1d", "unique", "unique_all", "unique_counts", "unique_inverse", "unique_values"}
+                           "union1d", "unique", "unique_all", "unique_counts", "unique_inverse", "unique_values",
+                           "bincount", "delete", "setxor1d", "trim_zeros"}
 COPIES_TO_HOST = {"item", "tolist", "tobytes", "tofile", "dump", "dumps"}
 NOT_ON_DEVICE = {"ctypes", "flat", "device", "to_device", "setflags", "resize", "getfield", "setfield"}
 
@@ -73,8 +76,25 @@ def _device(result):
     return result
 
 
-def _call(function, name, args, keywords):
-    """function(*args, **keywords) with device arrays; name is what CuPy calls it."""
+def _holds_device_array(x):
+    return isinstance(x, ndarray) or (isinstance(x, list | tuple) and any(map(_holds_device_array, x)))
+
+
+def _check_numbers(name, args, keywords, of_array):
+    """Refuse device arrays where CuPy's function, or method of an array, wants numbers that Python knows."""
+    parameters = NUMBERS.get(name, ())[of_array:]
+    if of_array and name in {"reshape", "transpose"}:                     # all arguments are one parameter's
+        args = (args,)
+    given = [*zip(parameters, args), *((p, keywords.get(p.rstrip("?"))) for p in parameters)]
+    for parameter in (parameter for parameter, x in given if parameter != "_" and _holds_device_array(x)):
+        if not parameter.endswith("?"):
+            raise TypeError(f"CuPy's {name}() takes no device array as {parameter}: only numbers that Python knows")
+        _synchronizes(f"{name}(), given a device array as {parameter[:-1]},")
+
+
+def _call(function, name, args, keywords, of_array=False):
+    """function(*args, **keywords) with device arrays; name is what CuPy calls it; of_array: it is an array's method."""
+    _check_numbers(name, args, keywords, of_array)
     elementwise = isinstance(function, np.ufunc)
     missing = keywords.keys() - UFUNC_KEYWORDS if elementwise else MISSING_KEYWORDS.get(name, set()) & keywords.keys()
     if missing:
@@ -177,7 +197,7 @@ class ndarray:
             if name in COPIES_TO_HOST:
                 _synchronizes(f"x.{name}()")
                 return attribute(*args, **keywords)
-            return _call(attribute, name, args, keywords)
+            return _call(attribute, name, args, keywords, of_array=True)
         return method
 
     def __imatmul__(self, other):

@@ -90,11 +90,12 @@ def test_synchronize_waits_for_devices_only():
 
 
 def pretend_cupy(monkeypatch, available=True, ones=None):
-    """A CuPy for usable_gpu to find: a GPU called H200, and a 2x2 matrix of ones or what happens instead."""
+    """A CuPy for usable_gpu to find: a T4 and an H200, the current one; a 2x2 matrix of ones or what it does."""
     cupy = types.ModuleType("cupy")
     cupy.__spec__, cupy.__version__ = importlib.machinery.ModuleSpec("cupy", None), "14.2.0"
-    runtime = types.SimpleNamespace(getDeviceProperties=lambda k: {"name": b"H200"})
-    cupy.cuda = types.SimpleNamespace(is_available=lambda: available, runtime=runtime)
+    runtime = types.SimpleNamespace(getDeviceProperties=lambda k: {"name": [b"T4", b"H200"][k]})
+    cupy.cuda = types.SimpleNamespace(is_available=lambda: available, runtime=runtime,
+                                      Device=lambda: types.SimpleNamespace(id=1))
     cupy.ones = ones or np.ones
     monkeypatch.setitem(sys.modules, "cupy", cupy)
 

@@ -2,6 +2,8 @@
 
 import importlib.machinery
 import json
+import os
+import queue
 import subprocess
 import sys
 import types
@@ -26,8 +28,9 @@ def pretend_cupy(monkeypatch, gpus=2, **others):
     """A CuPy with so many GPUs; returns the list of those that were made current, thread by thread."""
     used, cupy = [], types.ModuleType("cupy")
     cupy.__spec__, cupy.__version__ = importlib.machinery.ModuleSpec("cupy", None), "14.2.0"
-    runtime = types.SimpleNamespace(getDeviceProperties=lambda k: {"name": b"H200"}, getDeviceCount=lambda: gpus)
-    chosen = lambda k="current": types.SimpleNamespace(use=lambda: used.append(k))
+    names = others.get("names", [b"H200"] * gpus)
+    runtime = types.SimpleNamespace(getDeviceProperties=lambda k: {"name": names[k]}, getDeviceCount=lambda: gpus)
+    chosen = lambda k="current": types.SimpleNamespace(use=lambda: used.append(k), id=used[-1] if used else 0)
     cupy.cuda = types.SimpleNamespace(is_available=lambda: gpus > 0, runtime=runtime, Device=chosen)
     cupy.ones, cupy.empty = others.get("ones", np.ones), np.empty
     monkeypatch.setitem(sys.modules, "cupy", cupy)
@@ -69,6 +72,7 @@ def test_the_arrays_are_on_the_device_and_the_losses_are_those_of_the_host(verb,
     monkeypatch.setattr(fake_cupy.ndarray, "__matmul__", counting(products, fake_cupy.ndarray.__matmul__))
     assert __main__.main([*QUICK[verb], "--json", "--device", "gpu"]) == 0
     there, products_there = json.loads(capsys.readouterr().out), len(products)
+    assert there["device"].startswith("no GPU: a rehearsal with fake_cupy; ranks of one process hand arrays over")
     assert __main__.main([*QUICK[verb], "--json"]) == 0
     assert there["losses"] == json.loads(capsys.readouterr().out)["losses"]
     assert products_there > 10 and len(products) == products_there
@@ -90,6 +94,14 @@ def test_a_process_takes_the_gpu_of_its_number_on_its_host_and_several_share_one
     found = device.open_device("gpu", 8)
     assert used == [expected]                                          # before the first array, and no other
     assert found.name == "gpu" and found.words == ("H200", 2, 8)
+
+
+def test_the_gpu_that_is_named_is_this_process_s_own(monkeypatch):
+    pretend_cupy(monkeypatch, names=[b"GH200", b"T4"])
+    monkeypatch.setattr(device, "under_mpi", lambda: True)
+    monkeypatch.setattr(device, "described", lambda model, *_: model)
+    monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", "3")
+    assert device.open_device("gpu", 4).words == "T4"
 
 
 def test_ranks_of_one_process_use_its_one_gpu(monkeypatch):
@@ -119,10 +131,16 @@ def test_a_gpu_whose_libraries_are_missing_is_told_from_none(monkeypatch):
         device.open_device("gpu")
 
 
-def test_a_library_that_is_not_there_is_named(monkeypatch):
-    monkeypatch.setenv(device.LIBRARY, "cupi")
-    with pytest.raises(ValueError, match="REFIMPL_GPU_LIBRARY='cupi': .* expected numpy, or a module"):
+@pytest.mark.parametrize(("name", "why"), [("cupi", "No module named 'cupi'"), (".cupy", "'package' argument is req"),
+                                           ("json", "module 'json' has no attribute 'empty'"),
+                                           ("queue", "queue")])
+def test_a_library_that_is_not_there_or_makes_no_arrays_is_named(name, why, monkeypatch, capsys):
+    monkeypatch.setattr(queue, "empty", queue.Queue, raising=False)            # makes something, but no array
+    monkeypatch.setenv(device.LIBRARY, name)
+    with pytest.raises(ValueError, match=f"REFIMPL_GPU_LIBRARY='{name}': .*{why}.*; expected numpy, or a module"):
         device.open_device("gpu")
+    assert __main__.main([*QUICK["train"], "--device", "gpu"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_processes_say_how_arrays_get_from_one_to_the_other_and_it_is_overridden():
@@ -133,6 +151,33 @@ def test_processes_say_how_arrays_get_from_one_to_the_other_and_it_is_overridden
         output, errors = job.communicate(timeout=60)
         assert job.returncode == 0, errors
         assert says in output.splitlines()[0] and "(REFIMPL_CUDA_AWARE)" in output and output.count("device:") == 1
+
+
+COUNTING = """
+import atexit, sys
+import fake_cupy
+from fake_cupy import empty
+
+calls, call = [], fake_cupy._call
+fake_cupy._call = lambda *args, **keywords: calls.append(1) or call(*args, **keywords)
+atexit.register(lambda: print(f"operations on the device: {len(calls)}", file=sys.stderr))
+"""
+
+
+@pytest.mark.parametrize(("bench", "size", "axis"), [("all-reduce", "1KiB", "algorithm"), ("scaling", "16", "axis"),
+                                                     ("pipeline", "2", "schedule")])
+def test_bench_measures_a_job_on_the_device(bench, size, axis, tmp_path):
+    (tmp_path / "counting_cupy.py").write_text(COUNTING)
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(tmp_path)])
+    words = ["bench", bench, "--sizes", size, "--ranks", "2", "--rounds", "1", "--json", "--device", "gpu"]
+    job = subprocess.run([sys.executable, "-m", "refimpl", *words], capture_output=True, text=True, timeout=120,
+                         env=os.environ | {device.LIBRARY: "counting_cupy", "PYTHONPATH": paths}, cwd=ROOT)
+    assert job.returncode == 0, job.stderr
+    report = json.loads(job.stdout)
+    assert report["device"].startswith("no GPU: a rehearsal with counting_cupy; arrays travel through page-locked")
+    assert len(report["rows"]) > 3 and all(row[axis] and row["median_s"] > 0 for row in report["rows"])
+    counts = [int(line.rpartition(" ")[2]) for line in job.stderr.splitlines() if line.startswith("operations on")]
+    assert sum(count > 50 for count in counts) == 2, counts                    # both ranks; the launcher has none to do
 
 
 @pytest.mark.parametrize("variable", device.LOCAL_RANK)

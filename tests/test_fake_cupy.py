@@ -1,6 +1,7 @@
 """The CuPy stand-in catches what CuPy would refuse or quietly do, and lets everything else through."""
 
 import copy
+import inspect
 import math
 import pickle
 
@@ -75,10 +76,30 @@ MISTAKES = {
     "nonzero method": (lambda x: x.nonzero(), RuntimeError, "nonzero"),
     "where of one": (lambda x: cp.where(x > 0), RuntimeError, "where"),
     "unique": (lambda x: cp.unique(x), RuntimeError, "unique"),
+    "bincount": (lambda x: cp.bincount(x[0].astype(int)), RuntimeError, "bincount"),
+    "delete": (lambda x: cp.delete(x, 0), RuntimeError, "delete"),
+    "arange": (lambda x: cp.arange(x.max()), RuntimeError, "arange.., given a device array as start, waits"),
+    "end of arange": (lambda x: cp.arange(0, x.max()), RuntimeError, "as stop, waits"),
+    "linspace": (lambda x: cp.linspace(0, x.max(), 3), RuntimeError, "linspace.., given a device array as stop, waits"),
+    "repeat": (lambda x: cp.repeat(x, cp.argmax(x[0])), RuntimeError, "repeat.., given a device array as repeats"),
+    "repeat method": (lambda x: x.repeat(cp.asarray([1, 2]), axis=0), RuntimeError, "as repeats, waits"),
+    "tile": (lambda x: cp.tile(x, (1, x[0, 2])), RuntimeError, "as reps, waits"),
+    "axis of concatenate": (lambda x: cp.concatenate([x, x], axis=cp.argmin(x)), RuntimeError, "as axis, waits"),
     # A device number where Python needs one.
     "range": (lambda x: range(cp.argmax(x)), TypeError, "integer"),
     "list index": (lambda x: [1, 2, 3][cp.argmax(x)], TypeError, "ndarray"),
     "slice bound": (lambda x: x[:cp.argmax(x[0])], TypeError, "slice"),
+    "zeros": (lambda x: cp.zeros(x[1]), TypeError, "zeros.. takes no device array as shape"),
+    "empty": (lambda x: cp.empty((x[0, 1], 3)), TypeError, "empty.. takes no device array as shape"),
+    "full": (lambda x: cp.full(shape=cp.argmax(x), fill_value=1.0), TypeError, "full.. takes no device array as shape"),
+    "reshape": (lambda x: x.reshape(cp.argmax(x[0]), 3), TypeError, "reshape.. takes no device array as shape"),
+    "reshape function": (lambda x: cp.reshape(x, (3, cp.argmax(x[0]))), TypeError, "as shape"),
+    "transpose": (lambda x: x.transpose(cp.asarray([1, 0])), TypeError, "transpose.. takes no device array as axes"),
+    "split": (lambda x: cp.split(x, cp.argmax(x[0])), TypeError, "split.. takes no device array as indices_or_sect"),
+    "array_split": (lambda x: cp.array_split(x, cp.asarray([1])), TypeError, "as indices_or_sections"),
+    "broadcast_to": (lambda x: cp.broadcast_to(x, (cp.argmax(x[0]), 2, 3)), TypeError, "as shape"),
+    "axis": (lambda x: x.sum(cp.argmin(x)), TypeError, "sum.. takes no device array as axis"),
+    "axis by keyword": (lambda x: cp.max(x, axis=cp.argmin(x)), TypeError, "max.. takes no device array as axis"),
     "round": (lambda x: round(x.sum()), TypeError, "__round__"),
     "dict key": (lambda x: {x: 1}, TypeError, "unhashable"),
     # What CuPy has not.
@@ -129,6 +150,7 @@ CORRECT = {
     "casting": lambda xp, x: x.astype(xp.float32).view(xp.uint32) >> 16,
     "reductions": lambda xp, x: x.sum() + x.mean() + xp.max(x) - xp.prod(x[1]) + x[1, 2],
     "splitting": lambda xp, x: xp.split(x, [1, 2], axis=1)[1],
+    "rolling": lambda xp, x: xp.roll(x, x.astype(int)[0, 2], axis=1) + xp.repeat(x[:1], 2, axis=0).reshape(2, 3),
     "padding": lambda xp, x: xp.pad(x, ((0, 1), (2, 0))),
     "searching": lambda xp, x: xp.searchsorted(x[0], xp.arange(3)) + xp.cumsum(x[1]).astype(int),
     "output given": lambda xp, x: xp.add(x, x, out=xp.empty_like(x)),
@@ -204,10 +226,27 @@ def test_the_ways_in_and_out_copy(x):
     assert_array_equal(cp.asnumpy(x), HOST)
 
 
+@pytest.mark.parametrize("name", cp.NUMBERS)
+def test_wherever_cupy_wants_a_number_a_device_array_is_refused(name, x):
+    assert name in cp.NAMES
+    names = [parameter.rstrip("?") for parameter in cp.NUMBERS[name]]
+    for k, parameter in enumerate(names):
+        if parameter != "_":
+            for args, keywords in (([1] * k + [x], {}), ([], {parameter: x})):
+                with pytest.raises((TypeError, RuntimeError), match=f"{name}.*device array as {parameter}"):
+                    getattr(cp, name)(*args, **keywords)
+    try:
+        numpys = list(inspect.signature(getattr(np, name)).parameters)
+    except ValueError:                                                   # in C, before NumPy 2.4
+        return
+    assert all(mine == "_" or theirs.startswith(mine) for mine, theirs in zip(names, numpys, strict=False))
+
+
 def test_waiting_can_be_allowed(x):
     with cp.allow_synchronize():
         assert float(x[1, 2]) == 5.0 and x.sum().item() == 15.0
         assert_array_equal(cp.asnumpy(x[x > 3]), [4, 5])
+        assert_array_equal(cp.asnumpy(cp.arange(x[0, 2])), [0, 1])
         with cp.allow_synchronize(False), pytest.raises(RuntimeError):
             bool(x[0, 0])
     with pytest.raises(RuntimeError):

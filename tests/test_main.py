@@ -82,6 +82,9 @@ def raising(error):
     (ValueError("heads=12 is not divisible by tp=8"), 2, "error: heads=12 is not divisible by tp=8\n"),
     (MemoryError("Unable to allocate 1 PiB"), 2,
      "error: there is not enough memory: Unable to allocate 1 PiB; try smaller sizes\n"),
+    (ValueError("--plot a\nb: no"), 2, "error: --plot a b: no\n"),
+    (PermissionError(13, "Permission denied", "/sys/a.png"), 2, "error: /sys/a.png: Permission denied\n"),
+    (OSError("disk on fire"), 2, "error: the system: disk on fire\n"),
     (KeyboardInterrupt(), 130, "interrupted\n"),
 ])
 def test_errors_are_one_line_and_a_status(error, expected, says, monkeypatch, capsys):

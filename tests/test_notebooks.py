@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import nbclient
@@ -113,6 +114,17 @@ def test_the_lesson_is_stored_clean(lesson):
     notebook = nbformat.reads(stored(lesson), as_version=4)
     nbformat.validate(notebook)
     assert untidy(notebook) == []
+
+
+def test_nbstripout_finds_nothing_to_strip(tmp_path):
+    for lesson in LESSONS:
+        (tmp_path / lesson.name).write_text(stored(lesson), encoding="utf-8")
+    strip = [sys.executable, "-m", "nbstripout", "--keep-id", "--verify"]
+    done = subprocess.run([*strip, *tmp_path.iterdir()], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1", execution_count=3)])
+    nbformat.write(notebook, tmp_path / "run.ipynb")
+    assert subprocess.run([*strip, tmp_path / "run.ipynb"], capture_output=True).returncode == 1
 
 
 def test_an_untidy_lesson_is_found_out():

@@ -1,4 +1,4 @@
-"""Two hosts on one machine: network, host name and processes of their own, a cable between them, and a real mpirun.
+"""Two hosts on one machine: a network and a host name of their own, a cable between them, and a real mpirun.
 
     alpha 10.99.0.1  |eth0 =========== veth ========== eth0|  10.99.0.2 beta
     core 0           |                                     |           core 1
@@ -6,8 +6,9 @@
 
 Namespaces of the Linux kernel are what containers are made of; to MPI these are two machines. `mpirun` starts its
 daemon on the other one by a launcher's agent, in place of ssh, with as little environment as ssh gives it. The cable is
-slowed by `tc tbf` (a token bucket), each way. beta's processes live in a PID namespace: end its first process, and the
-host has died. Traffic stays on this machine. Needs Linux, root, iproute2, util-linux: `missing()` says what is not.
+slowed by `tc tbf` (a token bucket), each way. beta has processes and temporary files of its own: end its first process,
+and the host has died. Traffic stays on this machine. Needs Linux, root, iproute2, util-linux: `missing()` says what is
+not there.
 """
 
 import contextlib
@@ -21,7 +22,10 @@ from refimpl.world.mpirun import end_job, find_mpirun, mpirun_environment
 
 ROOT = Path(__file__).resolve().parent.parent
 ADDRESSES = {"alpha": "10.99.0.1", "beta": "10.99.0.2"}
-OWN = "mount -t tmpfs none /dev/shm && mount -t tmpfs none /var/tmp"        # else a host that died leaves files here
+# beta's, which may die: processes that end together, and files that go with them. alpha's processes and files are this
+# machine's: mpirun tidies up after itself, and its ranks can be found here, and ended.
+OWN = {"alpha": ([], "true"), "beta": (["--pid", "--mount", "--mount-proc"],
+                                       "mount -t tmpfs none /dev/shm && mount -t tmpfs none /var/tmp")}
 AGENT = """#!/bin/sh
 # What mpirun calls in place of ssh: host, then the words of a command for that host's shell.
 [ "$1" = {address} ] || {{ echo "no route to $1" >&2; exit 255; }}
@@ -51,39 +55,43 @@ def missing():
 @contextlib.contextmanager
 def two_hosts(folder, rate="1gbit"):
     """Make them; -> `Hosts`. folder: for the launcher's agent, seen by both        rate: of the cable, each way"""
-    starting = [start(name) for name in ADDRESSES]
-    try:
-        hosts = Hosts([process for process, _ in starting], [pid for _, pid in starting], Path(folder))
+    with contextlib.ExitStack() as up:
+        hosts = Hosts(*[up.enter_context(host(name, *own)) for name, own in OWN.items()], Path(folder))
         hosts.connect()
         hosts.limit(rate)
         yield hosts
-    finally:
-        for process, _ in starting:
-            process.kill()                            # --kill-child: with unshare goes the first process of the host
-            process.wait()
 
 
-def start(name):
-    """(unshare's Popen, the PID here of the host's first process)"""
+@contextlib.contextmanager
+def host(name, own, first):
+    """One of them; -> the PID here of its first process.
+
+    own    namespaces that it has besides network and name        first    what it does first, for the shell
+    """
     process = subprocess.Popen(
-        ["unshare", "--net", "--uts", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc",
-         "sh", "-c", f"hostname {name} && ip link set lo up && {OWN} && echo up && exec sleep infinity"],
+        ["unshare", "--net", "--uts", *own, "--fork", "--kill-child",
+         "sh", "-c", f"hostname {name} && ip link set lo up && {first} && echo up && exec sleep infinity"],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
-    if process.stdout.readline() != "up\n":
-        raise RuntimeError(f"host {name} did not come up")
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    return process, int(children[0])
+    try:
+        if process.stdout.readline() != "up\n":
+            raise RuntimeError(f"host {name} did not come up")
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        yield int(children[0])
+    finally:
+        process.kill()                                # --kill-child: with unshare goes the first process of the host
+        process.wait()
+        process.stdout.close()
 
 
 class Hosts:
-    """Two hosts that are up: processes (of unshare), pids (of each host's first process)."""
+    """Two hosts that are up: alpha, beta are the PIDs here of their first processes."""
 
-    def __init__(self, processes, pids, folder):
-        self.processes, self.pids = processes, pids
+    def __init__(self, alpha, beta, folder):
+        self.pids = alpha, beta
         cores = sorted(os.sched_getaffinity(0))
         self.cores = [f"taskset -c {cores[k % len(cores)]}" for k in range(2)]        # each host one of the machine's
         self.agent = folder / "agent.sh"
-        self.agent.write_text(AGENT.format(address=ADDRESSES["beta"], pid=pids[1], core=self.cores[1]))
+        self.agent.write_text(AGENT.format(address=ADDRESSES["beta"], pid=beta, core=self.cores[1]))
         self.agent.chmod(0o755)
 
     def on(self, host, *words):

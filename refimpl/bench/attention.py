@@ -13,22 +13,29 @@ a ring of one rank takes at most 1.15 times as long as blockwise attention.
 
 import numpy as np
 
-from refimpl.bench.timing import measure, median, ratio
+from refimpl.bench.timing import check_ranks, measure, median, ratio
 from refimpl.model.attention import NO_DROPOUT
 from refimpl.model.blockwise import blockwise_attention, blockwise_attention_backward
 from refimpl.parallel.context import core
 from refimpl.parallel.context_layout import all_positions, shard, together
 
-SIZES = None                                                  # one size: the one that the claim is about
+RANKS, SIZES = 2, None                                        # one size: the one that the claim is about
 HEADS, FEATURES, BATCH, SEQUENCE = 4, 64, 1, 4096
 CLAIMED, ALLOWED = 0.80, 1.15
+
+
+def check(ranks, sizes=None, heads=HEADS, sequence=SEQUENCE):
+    """ValueError for ranks that cannot share heads and positions, zigzag, equally."""
+    works = [P for P in range(1, heads + 1) if heads % P == 0 and sequence % (2 * P) == 0]
+    check_ranks(ranks, works, f"each has as many of {heads} heads, and two pieces of {sequence} positions")
 
 
 def bench(comm, sizes=None, rounds=5, heads=HEADS, features=FEATURES, batch=BATCH, sequence=SEQUENCE):
     """Rows of variant, median_s, share_of_ceiling; the ring's share_of_ceiling; one_rank_ratio, ring of 1 to alone.
 
-    `sequence` must be divisible by twice the number of ranks, `heads` by their number.
+    `sequence` must be divisible by twice the number of ranks, `heads` by their number: ValueError, see `check`.
     """
+    check(comm.size, sizes, heads, sequence)
     everybody = all_positions(sequence, comm.size)
     mine, everything = everybody[comm.rank], together(everybody)
     rng = np.random.default_rng(0)

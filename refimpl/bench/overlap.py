@@ -1,6 +1,6 @@
 """How much of an all-reduce in the background hides behind computation.
 
-    hidden share = (compute + communicate - both at once) / the shorter of the two
+    hidden share = (compute + communicate - both at once) / communicate
 
 On the virtual clock it is all of it. Under MPI on shared memory communication is itself work for a core: with as many
 busy ranks as cores there is nothing to hide behind, and the figure says so. Between machines, where the network works
@@ -38,9 +38,16 @@ def bench_size(comm, size, rounds):
 
     variants = {"compute": lambda: compute(products), "communicate": lambda: start().wait(), "both": both}
     times = measure(comm, variants, rounds)
-    hidden = [(compute + communicate - both) / min(compute, communicate)
-              for compute, communicate, both in zip(*times.values())]
-    return {"size_bytes": x.nbytes, "hidden_share": median(hidden)} | {f"{k}_s": median(t) for k, t in times.items()}
+    hidden = median([hidden_share(*seconds) for seconds in zip(*times.values())])
+    return {"size_bytes": x.nbytes, "hidden_share": hidden} | {f"{name}_s": median(t) for name, t in times.items()}
+
+
+def hidden_share(compute, communicate, both):
+    """What of the communication cost no time, since computation was going on: of seconds each alone, and both at once.
+
+    1: all of it; 0: nothing; below 0: at once takes longer than one after the other.
+    """
+    return (compute + communicate - both) / communicate
 
 
 def products_as_long_as(communicate, comm):
@@ -73,7 +80,7 @@ def virtual_hidden_share(P=4, n=2**20):
 
     seconds = max(run_local(alone, P, network=network))         # the local world, in a rank of an MPI job, too
     both = max(run_local(together, P, (seconds,), network=network))
-    return (2 * seconds - both) / seconds
+    return hidden_share(seconds, seconds, both)
 
 
 def describe(result):

@@ -11,15 +11,20 @@ At least 80% is claimed for 2 ranks on 2 cores, one BLAS thread each, with h = 1
 
 import numpy as np
 
-from refimpl.bench.timing import measure, median, ratio
+from refimpl.bench.timing import check_ranks, measure, median, ratio
 from refimpl.model import block as single
 from refimpl.model.config import Config
 from refimpl.parallel import block, shards
-from refimpl.parallel.sequence import check_length
 
-SIZES = None                                                  # one size: the one that the claim is about
+RANKS, SIZES = 2, None                                        # one size: the one that the claim is about
 HIDDEN, HEADS, BATCH, SEQUENCE = 1024, 16, 2, 1024
 CLAIMED = 0.80
+
+
+def check(ranks, sizes=None, heads=HEADS, sequence=SEQUENCE):
+    """ValueError for ranks that cannot share heads and positions equally."""
+    works = [P for P in range(1, heads + 1) if heads % P == 0 and sequence % P == 0]
+    check_ranks(ranks, works, f"each has as many of {heads} heads, and of {sequence} positions")
 
 
 def bench(comm, sizes=None, rounds=5, hidden=HIDDEN, heads=HEADS, batch=BATCH, sequence=SEQUENCE):
@@ -27,7 +32,7 @@ def bench(comm, sizes=None, rounds=5, hidden=HIDDEN, heads=HEADS, batch=BATCH, s
 
     Raises ValueError unless `heads` and `sequence` are divisible by the number of ranks.
     """
-    check_length(sequence, comm.size)
+    check(comm.size, sizes, heads, sequence)
     config = Config("gpt2", vocabulary=1, hidden=hidden, layers=1, heads=heads)
     rng = np.random.default_rng(comm.rank)
     parameters = {name: 0.02 * rng.standard_normal(shape, np.float32)

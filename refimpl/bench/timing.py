@@ -14,6 +14,7 @@ import numpy as np
 
 from refimpl.arrays import array_namespace
 from refimpl.collectives import all_reduce
+from refimpl.cost.listing import listed
 
 
 def measure(comm, variants, rounds=7, repeat=1, settle=lambda: None):
@@ -66,6 +67,13 @@ def pin(rank):
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[rank % len(cores)]})
+
+
+def check_ranks(ranks, works, why):
+    """ValueError unless `ranks` is one of those that work: names these, and the nearest."""
+    if ranks not in works:
+        raise ValueError(f"ranks={ranks}: {why}; expected {listed(works)}; "
+                         f"nearest {min(works, key=lambda n: abs(n - ranks))}")
 
 
 def parse_size(text):

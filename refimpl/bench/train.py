@@ -17,6 +17,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 
 from refimpl.bench.timing import median, ratio
@@ -64,8 +65,13 @@ def options(batch, *how):
 def at_once(number, batch, *how):
     """Tokens/s of each of so many runs at the same time, each in a process of its own. ValueError where one fails."""
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "VECLIB_MAXIMUM_THREADS": "1"}
-    return spoken([subprocess.Popen([sys.executable, *options(batch, *how)], stdout=subprocess.PIPE,
-                                    stderr=subprocess.PIPE, text=True, env=environment) for _ in range(number)])
+    with ExitStack() as running:                              # one fails, or Ctrl-C: then the others end, too
+        processes = []
+        for _ in range(number):
+            processes.append(subprocess.Popen([sys.executable, *options(batch, *how)], stdout=subprocess.PIPE,
+                                              stderr=subprocess.PIPE, text=True, env=environment))
+            running.callback(end_job, processes[-1])
+        return spoken(processes)
 
 
 def in_a_job(ranks, batch, *how):

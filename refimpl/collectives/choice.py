@@ -1,10 +1,10 @@
 """Which algorithm `auto` takes.
 
 Counted runs, and all runs in this process: recursive doubling for small arrays (fewest messages), a ring for large ones
-(fewest bytes), the same in both worlds, so that counts can be compared. Under MPI, uncounted arrays of the host: MPI's
-own where Python cannot win, and where it does Rabenseifner's (a ring's bytes in fewer rounds; a ring, if the ranks are
-no power of two); but only where `out` is given, since MPI's own cannot find out that ranks disagree, and not in the
-background, where it would spin. The constants are read off
+(fewest bytes), the same in both worlds, so that counts can be compared. Under MPI, uncounted arrays of the host: below
+4 MiB MPI's own, from there on Rabenseifner's (a ring's bytes in fewer rounds; a ring, if the ranks are no power of
+two); but only where `out` is given, since MPI's own cannot find out that ranks disagree, and not in the background,
+where it would spin. The constants are read off
 
     python -m refimpl bench all-reduce --full --ranks 2    (and 4)
 """

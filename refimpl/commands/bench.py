@@ -18,65 +18,114 @@ ALL = ("all-reduce", "collectives", "overlap", "scaling", "attention", "tensor-p
 DRAWN = ("all-reduce", "collectives", "scaling", "pipeline")
 ON_DEVICE = ("all-reduce", "pipeline", "scaling")
 RANKS, ROUNDS = 4, 7                                     # unless a bench has its own
+REPORT = "docs/bench"                                    # the folder of bench all's
 
 
 def add_arguments(parser):
     """Options of the command."""
     parser.add_argument("name", choices=[*IN_A_JOB, *HERE, "all"], help="what to measure")
-    parser.add_argument("--ranks", type=int, metavar="P", help="ranks under MPI (default 4; pipeline and scaling 2)")
+    parser.add_argument("--ranks", type=int, metavar="P", help="ranks under MPI (default 4; 2 for "
+                        "attention, pipeline, scaling and tensor-parallel)")
     parser.add_argument("--sizes", metavar="LIST", help="sizes of the array, as in 4KiB,64MiB")
-    parser.add_argument("--rounds", type=int, metavar="N", help="interleaved rounds (default 7; pipeline, scaling 3)")
+    parser.add_argument("--rounds", type=int, metavar="N", help="rounds (default 7; pipeline, scaling 3; widgets 1)")
     parser.add_argument("--full", action="store_true", help="all sizes that there is something to say about")
     parser.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
     parser.add_argument("--plot", metavar="FILE", help="draw it (.png, .svg or .pdf)")
-    parser.add_argument("--into", metavar="DIR", default="docs/bench", help="bench all: the report's folder")
+    parser.add_argument("--into", metavar="DIR", help=f"bench all: the report's folder (default {REPORT})")
     add_argument(parser)
+
+
+def world(args):
+    """How many ranks the bench has. ValueError if it starts processes of its own, or cannot be cut for so many."""
+    if args.name not in IN_A_JOB:
+        raise ValueError(f"bench {args.name} starts processes of its own: run it without mpirun")
+    bench = module(args.name)
+    ranks = getattr(bench, "RANKS", RANKS) if args.ranks is None else args.ranks
+    if hasattr(bench, "check"):
+        bench.check(ranks, sizes(args))
+    return ranks
+
+
+def sizes(args):
+    """What `--sizes` or `--full` says, or the bench's own: numbers; None for a bench of one size."""
+    from refimpl.bench.timing import parse_size
+
+    bench = module(args.name)
+    usual = getattr(bench, "FULL", bench.SIZES) if args.full else bench.SIZES
+    return [parse_size(text) for text in (usual if args.sizes is None else args.sizes).split(",")] if usual else None
+
+
+def module(name):
+    """What measures: refimpl/bench/NAME.py."""
+    return importlib.import_module(f"refimpl.bench.{(IN_A_JOB | HERE)[name]}")
 
 
 def main(args):
     """Measure and report; the exit status. Outside a job, benches of MPI start one of `--ranks` ranks."""
-    from refimpl.bench.timing import parse_size, pin
-    from refimpl.course.plots.files import check_plot_file
+    from refimpl.bench.timing import pin
 
-    if args.rounds is not None and args.rounds < 1:
-        raise ValueError(f"--rounds {args.rounds}: measure 1 round or more")
-    if args.name in (*HERE, "all") and under_mpi():
-        raise ValueError(f"bench {args.name} starts processes of its own: run it without mpirun")
-    if args.plot and args.name not in DRAWN:
-        raise ValueError(f"--plot: {args.name} has no curve to draw; {', '.join(DRAWN[:-1])} and {DRAWN[-1]} have")
-    if args.device != "cpu" and args.name not in ON_DEVICE:
-        raise ValueError(f"--device {args.device}: {args.name} measures the host; on a GPU there are "
-                         f"{', '.join(ON_DEVICE)}")
-    if args.plot:
-        check_plot_file(args.plot)
+    check(args)
+    if args.name not in IN_A_JOB and under_mpi():
+        world(args)
     if args.name == "all":
         return write_report(args)
-    bench = importlib.import_module(f"refimpl.bench.{(IN_A_JOB | HERE)[args.name]}")
-    args.ranks = getattr(bench, "RANKS", RANKS) if args.ranks is None else args.ranks
+    bench = module(args.name)
     args.rounds = getattr(bench, "ROUNDS", ROUNDS) if args.rounds is None else args.rounds
-    usual = getattr(bench, "FULL", bench.SIZES) if args.full else bench.SIZES
-    sizes = [parse_size(text) for text in (args.sizes or usual).split(",")] if usual else None
+    measured = sizes(args)
     if args.name == "widgets":                           # of the course, which no bench may import: given to it
         from refimpl.course.browser import course_in_browser
-        from refimpl.course.widgets.all_reduce_stepper import draw_all_reduce
+        from refimpl.course.widgets import WIDGETS
 
-        result = bench.bench(course_in_browser, draw_all_reduce, args.rounds)
+        result = bench.bench(course_in_browser, WIDGETS, args.rounds)
     elif args.name in HERE:
-        result = bench.bench(sizes, args.rounds)
+        result = bench.bench(measured, args.rounds)
     else:
+        args.ranks = world(args)
         device = open_device(args.device, args.ranks)    # says here, before a job is started, that there is no GPU
         if not under_mpi():
             return start_job(args)
 
         def program(comm):
             pin(comm.rank)
-            return bench.bench(comm, sizes, args.rounds, *[device.like] * (args.name in ON_DEVICE))
+            return bench.bench(comm, measured, args.rounds, *[device.like] * (args.name in ON_DEVICE))
 
         result = {"ranks": args.ranks} | run(program, args.ranks, rendezvous=False)[0]
         result |= {"device": device.words} if device.words else {}
     if is_root():
         report(args, bench, result)
     return 0
+
+
+def check(args):
+    """ValueError for options that this bench would ignore, or that are none."""
+    from refimpl.course.plots.files import check_plot_file
+
+    if args.rounds is not None and args.rounds < 1:
+        raise ValueError(f"--rounds {args.rounds}: measure 1 round or more")
+    if args.plot is not None and args.name not in DRAWN:
+        raise ValueError(f"--plot: {args.name} has no curve to draw; {', '.join(DRAWN[:-1])} and {DRAWN[-1]} have")
+    if args.device != "cpu" and args.name not in ON_DEVICE:
+        raise ValueError(f"--device {args.device}: {args.name} measures the host; on a GPU there are "
+                         f"{', '.join(ON_DEVICE)}")
+    if args.full and args.sizes is not None:
+        raise ValueError(f"--full --sizes {args.sizes}: give one of the two")
+    takes = taken(args.name)
+    given = {"ranks": args.ranks, "sizes": args.sizes, "rounds": args.rounds, "json": args.json or None,
+             "into": args.into}
+    for name, value in given.items():
+        if value is not None and name not in takes:
+            words = f"--{name}" if name == "json" else f"--{name} {value}"
+            raise ValueError(f"{words}: bench {args.name} would ignore it; it takes --{', --'.join(takes)}")
+    if args.plot is not None:
+        check_plot_file(args.plot)
+
+
+def taken(name):
+    """The options that a bench heeds, of those that not all do."""
+    if name == "all":
+        return ["full", "into"]
+    sizes = module(name).SIZES is not None
+    return [*["ranks"] * (name in IN_A_JOB), *["sizes"] * sizes, "rounds", "full", "json"]
 
 
 def start_job(args):
@@ -123,7 +172,7 @@ def write_report(args):
     from refimpl.bench import report as all_of_them
     from refimpl.course.plots.files import write_text
 
-    folder = Path(args.into)
+    folder = Path(REPORT if args.into is None else args.into)
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--into {folder}: expected a folder; nearest {folder.parent}")
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,7 @@
 """python -m refimpl demo mlp: train on one device and on ranks, side by side, and say how far they differ.
 
-Alone or under mpirun; the same code, the same numbers.
+Alone or under mpirun; the same code, the same numbers. In the object that --json prints "device" is "cpu", or what the
+run says of its GPUs as it starts.
 """
 
 import json
@@ -14,6 +15,7 @@ from refimpl.world.launch import is_root
 
 HELP = "train a small model on real text, on one device and on ranks, and compare"
 ALLOWED = {"first": 1e-12, "last": 1e-10}             # relative difference after the first and the last step
+MOST = 100_000                                        # of any size
 ROWS = 20                                             # steps, and ranks, shown in a table at most
 
 
@@ -32,36 +34,45 @@ def add_arguments(parser):
     add_argument(parser)
 
 
+def world(args):
+    """How many ranks the model is cut over."""
+    if args.tp < 1:
+        raise ValueError(f"--tp {args.tp}: the model is cut over 1 rank or more")
+    for name in ("tp", "batch", "hidden"):
+        if getattr(args, name) > MOST:
+            raise ValueError(f"--{name} {getattr(args, name)}: expected at most {MOST}; nearest {MOST}")
+    return args.tp
+
+
 def main(args):
     """Train twice, compare, report; the exit status."""
     from refimpl.course.plots.losses import check_plot_file, plot_losses
     from refimpl.model import text
     from refimpl.train import mlp
 
-    if args.tp < 1:
-        raise ValueError(f"--tp {args.tp}: the model is cut over 1 rank or more")
+    P = world(args)
     setup = mlp.Setup(steps=args.steps, batch=args.batch, hidden=args.hidden, seed=args.seed)
     data = text.load(args.text)
     text.batch(data, 0, 1, setup.context, setup.seed)          # is there enough text? Said before the work
     if args.plot is not None:
         check_plot_file(args.plot)
-    device = open_device(args.device, args.tp)
+    device = open_device(args.device, P)
     quiet = args.json or not is_root()
 
     def on_rank(comm):
-        with progress(ranks_in_words(args.tp), setup.steps, quiet or comm.rank > 0) as bar:
+        with progress(ranks_in_words(P), setup.steps, quiet or comm.rank > 0) as bar:
             return mlp.train_on_rank(comm, setup, data, bar, device.like)
 
     announce(device, quiet)
     log = Ledger()
-    ranks = run(on_rank, args.tp, ledger=log)                  # first, since mpirun may have started another number
+    ranks = run(on_rank, P, ledger=log)                  # first, since mpirun may have started another number
     with progress("one device", setup.steps, quiet) as bar:
         alone = mlp.train_alone(setup, data, bar)
-    report = compare(setup, alone, ranks, log)
+    report = compare(setup, alone, ranks, log) | {"device": device.words or device.name}
     if is_root():
         print(json.dumps(standard(report), allow_nan=False) if args.json else describe(report, setup, len(data)))
         if args.plot is not None:
-            label = f"tensor-parallel, {ranks_in_words(args.tp)}"
+            label = f"tensor-parallel, {ranks_in_words(P)}"
             plot_losses(args.plot, {"one device": alone.losses, label: ranks[0].losses},
                         title=f"Next-byte MLP on {len(data):,} bytes of text")
             if not args.json:

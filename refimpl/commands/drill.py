@@ -23,6 +23,7 @@ def main(args):
     from refimpl.course import drill, interview
     from refimpl.course.progress import progress
     from refimpl.course.quiz.questions import load
+    from refimpl.course.quiz.terminal import wrapped
 
     opens, questions = interview.load(), load()
     there = sorted({q.lesson for q in (*opens, *questions)})
@@ -41,8 +42,11 @@ def main(args):
     me = progress()
     print(f"{len(chosen)} question{'s' * (len(chosen) != 1)}, {args.minutes:g} minutes. "
           "Answer aloud as you would to a person.")
+    missing, enough = drill.without_time(chosen, questions, opens, lessons)
+    if missing:
+        print(wrapped(f"No time for {', '.join(missing)}: one question about each topic takes {enough:g} minutes.", ""))
     scores = drill.hold(chosen, me, args.minutes, input, rng=rng)
-    print(f"\n{drill.report(scores)}")
+    print(f"\n{drill.report(scores, chosen)}")
     for message in me.messages():
         print(f"note: {message}", file=sys.stderr)
     return 0

@@ -1,14 +1,13 @@
 """python -m refimpl gpu-check: does all this work on the GPU of this machine? One prepared run of under 6 minutes.
 
-    passed     operators                        29 operators, largest relative difference 3e-14 in float64, ...
-    not run    transport, CUDA-aware, 2 ranks   this MPI is not CUDA-aware; ...
+    passed     collectives                      ... runs on up to 8 ranks, bit by bit the host's
+    not run    transport, CUDA-aware, 2 ranks   this MPI is not CUDA-aware ...
 
 Exit status: 0 all passed, on a GPU; 1 something failed; 3 nothing failed, but something did not run, or only as a
 rehearsal. `--rehearse numpy` proves, on a machine without a GPU, that the command itself works, and nothing else.
 """
 
 import json
-from pathlib import Path
 
 HELP = "check operators, collectives, MPI and the trainer on the GPU, in one run of under 6 minutes"
 STATUS = {"passed": 0, "failed": 1, "not run": 3, "rehearsed": 3}
@@ -21,21 +20,27 @@ def add_arguments(parser):
     parser.add_argument("--step", help="only one: device, operators, collectives or layouts; prints JSON")
 
 
+def world(args):
+    """On no ranks of a job: ValueError."""
+    raise ValueError("gpu-check starts MPI jobs itself: run it without mpirun")
+
+
 def main(args):
     """Run the steps and report; the exit status."""
+    from refimpl.course.plots.files import check_plot_file, write_text
     from refimpl.device import library, rehearsing
     from refimpl.gpu import check
     from refimpl.world.launch import under_mpi
 
     if under_mpi():
-        raise ValueError("gpu-check starts MPI jobs itself: run it without mpirun")
+        world(args)
     if args.rehearse is not None:
         library(args.rehearse)
         check.rehearse(args.rehearse)
     if args.step is not None:
         return one_step(args.step)
-    if args.json is not None and not Path(args.json).resolve().parent.is_dir():
-        raise ValueError(f"--json {args.json}: there is no such folder; nearest {Path(args.json).name}")
+    if args.json is not None:
+        check_plot_file(args.json, (".json",), option="--json")
     if rehearsing():
         print(f"A rehearsal with {rehearsing()}: it shows that the command works, and nothing about a GPU.\n")
     width = max(len(step.name) for step in check.STEPS)
@@ -46,7 +51,7 @@ def main(args):
     if args.json is not None:
         report = {"verdict": verdict, "rehearsed_with": rehearsing() or None,
                   "seconds": sum(one.seconds for one in outcomes), "steps": [one._asdict() for one in outcomes]}
-        Path(args.json).write_text(json.dumps(report, indent=1), encoding="utf-8")
+        write_text(args.json, json.dumps(report, indent=1) + "\n")
     return STATUS[verdict]
 
 

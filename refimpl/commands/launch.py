@@ -2,6 +2,9 @@
 
 The flags and variables that MPI needs on this machine are world/mpirun.py's business; `--show` prints the command and
 what it adds to the environment instead of running it, as a start for a job script of your own.
+
+The command is read here, too, before there is a job: what it cannot do on so many ranks is said in one line. In a job
+every rank would say it, and MPI on top that it was aborted.
 """
 
 import argparse
@@ -11,6 +14,8 @@ import shlex
 import signal
 import sys
 
+from refimpl import commands
+from refimpl.device import counted
 from refimpl.world.mpirun import end_job, mpirun_command, mpirun_environment, start_job
 
 HELP = "run a command on several ranks under mpirun"
@@ -46,8 +51,16 @@ def check(args):
     """ValueError that says what is wrong with the arguments, before anything is started."""
     if not args.verb:
         raise ValueError("nothing to run: name a command, as in `launch -n 4 demo mlp --tp 4`")
+    mpirun_command(args.ranks)
     if args.timeout is not None and not 0 < args.timeout < math.inf:
         raise ValueError(f"--timeout {args.timeout:g}: a number of seconds above 0 is expected")
+    if args.verb[0] == "launch":
+        raise ValueError("launch in launch: a rank starts no ranks; name another command, such as demo mlp")
+    words = commands.parse(args.verb)
+    ranks = words.command.world(words) if hasattr(words.command, "world") else args.ranks
+    if ranks != args.ranks:
+        raise ValueError(f"-n {args.ranks}, but `{shlex.join(args.verb)}` runs on {counted(ranks, 'rank')}: "
+                         f"-n {ranks}, or sizes that make {args.ranks}")
 
 
 def shown(ranks, arguments, timeout):

@@ -4,6 +4,7 @@
     python -m refimpl memory --params 7.5e9 --dp 64 --zero 2              model states alone: nothing else is known
 """
 
+import argparse
 import json
 from math import ceil
 
@@ -12,6 +13,8 @@ from refimpl.world.launch import is_root
 
 COLUMNS = 8                                # pipeline ranks shown in a table at most
 RESERVE = "without what a GPU's context and allocator take: --gpu counts it"
+OF_STATES = ("params", "dp", "tp", "pp", "cp", "ep", "order", "zero", "dtype", "grad_dtype", "gpu", "machines", "gpus",
+             "json", "explain")            # what --params heeds, or refuses in words of its own
 HELP = "what each GPU holds: weights, gradients, optimizer, activations, buffers"
 
 
@@ -55,10 +58,11 @@ def states_alone(args):
     from refimpl.cost.footprint import Footprint, reserve, state_lines
     from refimpl.cost.states import States
 
-    others = [*(name for name, *_ in flags.SIZES if name != "seq"), "model", "config", "gated", "tied"]
-    given = [f"--{name}" for name in others if getattr(args, name.replace("-", "_")) is not None]
+    given = [f"--{name.replace('_', '-')}" for name, usual in defaults().items()
+             if name not in OF_STATES and getattr(args, name) != usual]
     if given:
-        raise ValueError(f"--params {args.params:g} with {', '.join(given)}: give the model, or only its parameters")
+        raise ValueError(f"--params {args.params:g} with {', '.join(given)}: give the model, or only its parameters "
+                         "and how they are cut: --dp, --tp, --pp, --cp, --zero, --dtype, --grad-dtype")
     layout, gpu, states = flags.layout(args), flags.machine(args), States(args.dtype, args.grad_dtype, args.zero)
     if layout.ep > 1:
         raise ValueError(f"--ep {layout.ep} with --params: how many of them are experts' is not known; give the model")
@@ -69,6 +73,13 @@ def states_alone(args):
         "convention": states.convention, **by_kind(found, gpu),
         "assumed": ["model states alone: of a model without sizes, activations are not known"], "not_understood": [],
     }
+
+
+def defaults():
+    """Every option of the command with its default."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return vars(parser.parse_args([]))
 
 
 def by_kind(found, gpu):

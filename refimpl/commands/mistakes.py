@@ -15,10 +15,10 @@ def add_arguments(parser):
 
 def main(args):
     """Show, draw, export; the exit status."""
+    from refimpl.course import interview
     from refimpl.course import mistakes as book
     from refimpl.course.plots.files import check_plot_file, write_text
     from refimpl.course.progress import progress
-    from refimpl.course.quiz.memory import KIND
     from refimpl.course.quiz.questions import load
 
     if args.plot is not None:
@@ -26,28 +26,32 @@ def main(args):
     if args.export is not None:
         check_plot_file(args.export, suffixes=(".md", ".txt"), option="--export")
     me, questions = progress(), load()
-    attempts = me.attempts(KIND)
+    attempts = me.attempts()
     for message in me.messages():
         print(f"note: {message}", file=sys.stderr)
     topics, found = book.topics(questions, attempts), book.mistakes(questions, attempts)
+    gaps = book.gaps(interview.load(), attempts)
     if args.export is not None:
-        write_text(args.export, (book.as_markdown if args.export.endswith(".md") else book.as_cards)(found))
+        written = book.as_markdown if args.export.lower().endswith(".md") else book.as_cards
+        write_text(args.export, written(found, gaps))
     if args.plot is not None:
         draw(args.plot, book.over_time(questions, attempts))
-    print(json.dumps(as_data(topics, found)) if args.json else describe(topics, found, args))
+    print(json.dumps(as_data(topics, found, gaps)) if args.json else describe(topics, found, gaps, args))
     return 0
 
 
-def as_data(topics, found):
+def as_data(topics, found, gaps):
     """The book as plain data."""
     from dataclasses import asdict
 
     return {"topics": [asdict(topic) for topic in topics],
             "mistakes": [{"id": m.question.id, "lesson": m.question.lesson, "given": m.given, "numbers": m.numbers,
-                          "when": m.when.isoformat(), "times": m.times} for m in found]}
+                          "when": m.when.isoformat(), "times": m.times} for m in found],
+            "interview": [{"id": gap.question.id, "lesson": gap.question.lesson, "points": gap.points,
+                           "left_out": gap.left_out, "when": gap.when.isoformat()} for gap in gaps]}
 
 
-def describe(topics, found, args):
+def describe(topics, found, gaps, args):
     """The book as text."""
     from refimpl.course.mistakes import explained
     from refimpl.course.quiz.terminal import wrapped
@@ -58,16 +62,23 @@ def describe(topics, found, args):
         stem, why_not, right = explained(mistake)
         lines += ["", f"{mistake.question.id}, lesson {mistake.question.lesson}, {mistake.when:%Y-%m-%d}"]
         lines += [wrapped(stem), wrapped(f"Not {mistake.given!r}. {why_not}"), wrapped(f"Right: {right}")]
-    if not found:
+    for gap in gaps:
+        lines += ["", f"{gap.question.id}, lesson {gap.question.lesson}, {gap.when:%Y-%m-%d}, "
+                  f"{gap.points} of {len(gap.question.rubric)} points", wrapped(gap.question.question)]
+        lines += [wrapped(point, "    left out: ") for point in gap.left_out]
+    if not found and not gaps:
         lines += ["", "No open mistakes. quiz asks, and quiz --due what should come back."]
     else:
-        lines += ["", f"{len(found)} open. quiz --mistakes asks them again."]
+        lines += [""] + [f"{len(found)} open. quiz --mistakes asks them again."] * bool(found)
+        topics = ",".join(sorted({gap.question.lesson for gap in gaps}))
+        lines += [f"Interview questions not answered in full: {len(gaps)}. See drill --topics {topics}."] * bool(gaps)
     lines += [f"written: {path}" for path in (args.export, args.plot) if path]
     return "\n".join(lines)
 
 
 def draw(path, curves):
     """What was known of each lesson after each answer."""
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
     from matplotlib.figure import Figure
 
     from refimpl.course.plots.files import save
@@ -78,10 +89,12 @@ def draw(path, curves):
     for k, (lesson, points) in enumerate(curves.items()):
         times, known = zip(*points)
         axes.step(times, known, where="post", label=f"lesson {lesson}", **STYLES[k % len(STYLES)])
-    axes.set(title="Questions known", xlabel="when", ylabel="known")
+    axes.set(title="Questions whose last answer was right", xlabel="when (UTC)", ylabel="questions")
+    locator = AutoDateLocator()
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
     axes.yaxis.get_major_locator().set_params(integer=True)
     axes.spines[["top", "right"]].set_visible(False)
     if curves:
         axes.legend(frameon=False)
-    figure.autofmt_xdate()
     save(figure, path)

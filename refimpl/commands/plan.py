@@ -20,7 +20,8 @@ def add_arguments(parser):
     flags.add_model(parser)
     fixed = parser.add_argument_group("fixed, where only one value is to be tried")
     for name in FIXED[:8]:
-        fixed.add_argument(f"--{name.replace('_', '-')}", type=flags.count, metavar="N")
+        number = flags.few if name in ("pp", "chunks") else flags.count
+        fixed.add_argument(f"--{name.replace('_', '-')}", type=number, metavar="N")
     fixed.add_argument("--zero", type=int, choices=range(4), help="0 to 3")
     fixed.add_argument("--recompute", choices=("none", "selective", "full"))
     run = parser.add_argument_group("run")
@@ -69,6 +70,9 @@ def asked(args):
         nearest = max(args.gpus // product, 1) * product
         raise ValueError(f"{words} = {product} ranks do not divide --gpus {args.gpus}; {nearest} GPUs work "
                          "(ep does not multiply)")
+    if args.pp == 1 and (args.chunks or 1) > 1:
+        raise ValueError(f"--pp 1 --chunks {args.chunks}: chunks are stages of a pipeline rank, and there is no "
+                         "pipeline; --chunks 1, or --pp 2 or more")
     Layout(order=args.order)                                           # says if it is none
     gpu.flops(args.dtype)
     States(args.dtype, args.grad_dtype)                                # says if they are none, once and not by layout

@@ -7,9 +7,9 @@ HELP = "export, import or reset what is remembered of your attempts"
 
 def add_arguments(parser):
     """Options of the command."""
-    parser.add_argument("what", choices=["show", "export", "import", "reset"],
-                        help="show: how far you are; export to, or import from, a file; reset: begin anew, the old "
-                             "attempts exported to the file")
+    parser.add_argument("what", choices=["show", "export", "import", "reset"], nargs="?", default="show",
+                        help="show (default): how far you are; export to, or import from, a file; reset: begin anew, "
+                             "the old attempts exported to the file")
     parser.add_argument("file", metavar="FILE", nargs="?", help="of attempts, one JSON object a line (.jsonl)")
 
 
@@ -24,12 +24,12 @@ def main(args):
     if args.what == "show":
         print(moving.overview(me))
     elif args.what == "export":
-        print(f"{moving.export(me, args.file)} attempts: {args.file}")
+        print(f"{moving.counted(moving.export(me, args.file))}: {args.file}")
     elif args.what == "import":
         new, known = moving.take_in(me, args.file)
-        print(f"{new} attempts added, {known} were known already: {me.path}")
+        print(f"{moving.counted(new)} added, {known} known already: {me.path}")
     else:
-        print(f"{moving.reset(me, args.file)} attempts moved to {args.file}; you begin anew")
+        print(f"{moving.counted(moving.reset(me, args.file))} moved to {args.file}; you begin anew")
     for message in me.messages():
         print(f"note: {message}", file=sys.stderr)
     return 0

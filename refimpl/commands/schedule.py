@@ -5,6 +5,7 @@
 """
 
 import json
+import math
 import os
 import shutil
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 from refimpl.world.launch import is_root
 
 HELP = "a pipeline schedule: its chart, bubble, memory and messages"
+MOST, LONGEST = 100_000, 1e100             # forwards of a chart, and a time
 FIGURES = ("makespan", "max_rank_span", "bubble_of_ideal", "bubble_of_total", "bubble_of_span", "peak_activations")
 TITLES = dict(zip(FIGURES, ("makespan", "longest rank's span", "bubble, of the ideal time", "bubble, of the total time",
                             "bubble, of that span", "most activations kept")))
@@ -22,7 +24,7 @@ def add_arguments(parser):
     """Options of the command."""
     from refimpl.pipeline import NAMES
 
-    parser.add_argument("name", metavar="NAME", help=f"one of {', '.join(NAMES)}")
+    parser.add_argument("name", nargs="?", metavar="NAME", help=f"one of {', '.join(NAMES)}")
     parser.add_argument("--stages", type=int, metavar="P", help="pipeline ranks (default 4)")
     parser.add_argument("--microbatches", type=int, metavar="M", help="micro-batches a step (default 8)")
     parser.add_argument("--chunks", type=int, metavar="V",
@@ -40,7 +42,10 @@ def add_arguments(parser):
 def main(args):
     """Build, time, show; the exit status."""
     from refimpl.course.plots import gantt
+    from refimpl.pipeline import NAMES
 
+    if args.name is None:
+        raise ValueError(f"which schedule? One of {', '.join(NAMES)}, as in `schedule 1f1b`")
     if args.svg is not None:
         gantt.check_svg_file(args.svg)
     timelines = {args.name: timed(args, args.name, args.chunks)}
@@ -79,7 +84,11 @@ def timed(args, name, chunks):
                  "chunks": -(-(1 + max(half.stage for half in written)) // len(rows))}
     elif args.actions is not None and args.name != "custom":
         raise ValueError(f"--actions {args.actions}: {name} makes its own lists; --actions is for custom")
-    schedule = build(name, **usual | {size: n for size, n in sizes.items() if n is not None}, **lists)
+    usual |= {size: n for size, n in sizes.items() if n is not None}
+    stages = usual["stages"] * max(usual.get("chunks", 1), 1)
+    if stages * usual["microbatches"] > MOST:
+        raise ValueError(f"{stages} stages x {usual['microbatches']} micro-batches: expected at most {MOST} together")
+    schedule = build(name, **usual, **lists)
     return simulate(schedule, *(numbers(f"--{kind}", getattr(args, kind)) for kind in ("forward", "input", "weight")),
                     hop=numbers("--hop", args.hop))
 
@@ -97,6 +106,8 @@ def numbers(option, text):
         found = [float(part) for part in text.split(",")]
     except ValueError:
         raise ValueError(f"{option} {text}: must be a number, such as 1.5, or several, such as 1,2,1,1") from None
+    if any(LONGEST < number < math.inf for number in found):               # their sum would be no number
+        raise ValueError(f"{option} {text}: expected times of at most {LONGEST:g}")
     return found[0] if len(found) == 1 else found
 
 

@@ -33,7 +33,7 @@ def add_arguments(parser):
     flags.add_model(parser)
     flags.add_layout(parser)
     flags.add_machine(parser)
-    parser.add_argument("--rank", type=flags.count_or_none, metavar="R",
+    parser.add_argument("--rank", type=flags.index, metavar="R",
                         help="of the world (default: the pipeline rank that sends most)")
     flags.add_output(parser)
 

@@ -4,7 +4,8 @@
     python -m refimpl train --dp 2 --pp 2 --tp 2 --check                    eight, in this process, and the truth beside
     python -m refimpl launch -n 8 train --dp 2 --pp 2 --tp 2 --check           eight processes
 
-At the end: what each dimension sent, what each rank held, where the time went.
+At the end: what each dimension sent, what each rank held, where the time went. In the object that --json prints
+"device" is "cpu", or what the run says of its GPUs as it starts.
 """
 
 import json
@@ -29,6 +30,13 @@ def add_arguments(parser):
     parser.add_argument("--plot", metavar="FILE", help="draw the losses (.png, .svg or .pdf)")
     parser.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
     add_argument(parser)
+
+
+def world(args):
+    """How many ranks the layout has. ValueError for options that do not fit together."""
+    from refimpl.train import flags
+
+    return flags.setup(args).layout.world
 
 
 def main(args):
@@ -64,6 +72,8 @@ def trained(args):
         if network is None:
             raise ValueError("--timeline draws virtual time: give --network FILE.toml, too")
         check_plot_file(args.timeline, (".svg",), "--timeline")
+    if args.resume is not None:
+        checkpoint.newest(args.resume)                            # says here, not below a bar, that there is none
     if args.save is not None:
         checkpoint.check_folder(args.save, args.resume)
     device = open_device(args.device, setup.layout.world)
@@ -92,7 +102,7 @@ def trained(args):
         with progress("one device", plan.steps, quiet, setup.tokens) as bar:
             truth = differences(setup, Truth(setup, data, plan.steps, bar), ranks)
     stretches = report_of.stretches(log, ranks) if network else None
-    report = reported(setup, data, ranks, log, truth, stretches)
+    report = reported(setup, data, ranks, log, truth, stretches) | {"device": device.words or device.name}
     if is_root():
         print(json.dumps(standard(report), allow_nan=False) if args.json else describe(report, setup))
         if args.plot is not None:

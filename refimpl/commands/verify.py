@@ -3,7 +3,8 @@
     python -m refimpl verify --ranks 8                       a sample with every pair of values of two axes
     python -m refimpl verify --ranks 8 --full --part 3/20    all of them, in parts
 
-Ranks are those of this process. The first difference ends it, with the layout and the array that is off.
+Ranks are those of this process. The first difference ends it, with the layout and the array that is off. In the object
+that --json prints "device" is "cpu", or what the run says of its GPUs as it starts.
 """
 
 import json
@@ -13,6 +14,7 @@ from refimpl.commands.demo import standard
 from refimpl.device import add_argument, announce, open_device
 
 HELP = "try every layout, ZeRO stage, schedule and model: is it the run of one device?"
+MOST_RANKS = 32                                       # 50,000 layouts, and 20 s to list them
 SHOWN = ("dp", "pp", "cp", "tp", "ep", "zero", "schedule", "sp", "cp_kind", "recompute", "model")       # in the table
 
 
@@ -26,25 +28,37 @@ def add_arguments(parser):
     add_argument(parser)
 
 
+def world(args):
+    """How many ranks every layout has."""
+    if not 1 <= args.ranks <= MOST_RANKS:
+        nearest = max(1, min(args.ranks, MOST_RANKS))
+        raise ValueError(f"--ranks {args.ranks}: expected 1 to {MOST_RANKS}; nearest {nearest}")
+    return args.ranks
+
+
 def main(args):
     """Train them all; the exit status."""
     from refimpl.model import text
     from refimpl.train import verify
     from refimpl.train.threads import one_blas_thread
 
-    if args.ranks < 1:
-        raise ValueError(f"--ranks {args.ranks}: expected 1 or more; nearest 1")
+    ranks = world(args)
     which, _, of = args.part.partition("/")
-    if not (which.isdigit() and of.isdigit()):
+    if not (which.isdecimal() and of.isdecimal()):
         raise ValueError(f"--part {args.part}: expected K/N, such as 1/20")
     data = text.load(args.text)
-    found, refused = verify.valid(args.ranks)
-    chosen = verify.part(found if args.full else verify.sample(found), int(which), int(of))
-    device = open_device(args.device, args.ranks)
+    text.windows(data, 0, 1, verify.SEQUENCE)                  # is there enough text? Said before the work
+    found, refused = verify.valid(ranks)
+    cases = found if args.full else verify.sample(found)
+    chosen = verify.part(cases, int(which), int(of))
+    if not chosen:
+        raise ValueError(f"--part {args.part}: nothing is in it; {len(cases)} cases make {len(cases)} parts at most")
+    device = open_device(args.device, ranks)
     announce(device, args.json)
     with one_blas_thread():
         results, failure = _try_all(chosen, data, args.json, device.like)
-    report = {"ranks": args.ranks, "combinations": len(found), "tried": len(results), "refused": refused,
+    report = {"ranks": ranks, "device": device.words or device.name,
+              "combinations": len(found), "tried": len(results), "refused": refused,
               "cases": results, "failure": failure, "passed": failure is None}
     print(json.dumps(standard(report), allow_nan=False) if args.json else describe(report))
     return 0 if report["passed"] else 1

@@ -21,6 +21,7 @@ SIZES = (("layers", "N", "transformer layers"), ("hidden", "N", "features of a t
          ("shared-experts", "N", "experts that every token goes to"))
 FIELDS = {"vocab": "vocabulary", "seq": "sequence"}                    # our names, where the options' are shorter
 NEEDED = ("layers", "hidden", "heads", "vocab")
+FEW, MANY = 10_000, 10**6                  # at most: what is gone through one by one, layers say; and everything else
 
 
 def add_model(parser, parameters=False):
@@ -31,8 +32,8 @@ def add_model(parser, parameters=False):
     if parameters:
         which.add_argument("--params", type=amount, metavar="N", help="only so many parameters, such as 7.5e9")
     for name, metavar, what in SIZES:
-        which.add_argument(f"--{name}", type=count_or_none if name in ("experts", "shared-experts") else count,
-                           metavar=metavar, help=what)
+        number = few if name == "layers" else few_or_none if name in ("experts", "shared-experts") else size
+        which.add_argument(f"--{name}", type=number, metavar=metavar, help=what)
     for name, what in (("gated", "an MLP of three matrices, SwiGLU"), ("tied", "one table for input and output")):
         which.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=None, help=what)
 
@@ -44,7 +45,7 @@ def add_layout(parser):
                        ("tp", "tensor-parallel ranks"), ("pp", "pipeline ranks"), ("cp", "context-parallel ranks"),
                        ("ep", "expert-parallel ranks"),
                        ("expert-tp", "ranks that share an expert: tp (default) or 1")):
-        cut.add_argument(f"--{name}", type=count, metavar="N", help=what)
+        cut.add_argument(f"--{name}", type=few if name == "pp" else count, metavar="N", help=what)
     cut.add_argument("--order", default="tp-cp-dp-pp", metavar="AXES", help="fastest first (default tp-cp-dp-pp)")
     cut.add_argument("--sp", action=argparse.BooleanOptionalAction, default=False,
                      help="sequence-parallel: with tp, cut norms and residuals along the sequence")
@@ -53,7 +54,7 @@ def add_layout(parser):
     cut.add_argument("--ulysses", type=count, metavar="N", help="of hybrid: cp ranks that exchange heads")
     cut.add_argument("--zero", type=int, default=0, metavar="0-3",
                      help="shard optimizer, gradients, weights (default 0)")
-    cut.add_argument("--chunks", type=count, metavar="V", help="stages on each pipeline rank (default 1)")
+    cut.add_argument("--chunks", type=few, metavar="V", help="stages on each pipeline rank (default 1)")
     cut.add_argument("--schedule", metavar="NAME", help="pipeline schedule (default 1f1b; interleaved with chunks)")
     cut.add_argument("--micro-batch", type=count, default=1, metavar="N", help="sequences at once (default 1)")
     cut.add_argument("--global-batch", type=count, metavar="N",
@@ -84,15 +85,30 @@ def add_output(parser):
 
 def count(text):
     """A whole number, 1 or more, without a unit."""
-    return _whole(text, 1)
+    return _whole(text, 1, MANY)
 
 
-def count_or_none(text):
-    """A whole number, 0 or more, without a unit."""
-    return _whole(text, 0)
+def index(text):
+    """A place among them, from 0."""
+    return _whole(text, 0, MANY)
 
 
-def _whole(text, least):
+def few(text):
+    """The same of what there are not many of: layers, chunks, pipeline ranks."""
+    return _whole(text, 1, FEW)
+
+
+def few_or_none(text):
+    """And what there may be none of: experts."""
+    return _whole(text, 0, FEW)
+
+
+def size(text):
+    """A size of a model, such as positions of a sequence."""
+    return _whole(text, 1, 100 * MANY)
+
+
+def _whole(text, least, most):
     try:
         number = int(text)
     except ValueError:
@@ -101,6 +117,8 @@ def _whole(text, least):
             raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number; nearest {round(number)}") from None
     if number < least:
         raise argparse.ArgumentTypeError(f"{text!r}: expected {least} or more; nearest {least}")
+    if number > most:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected at most {most}; nearest {most}")
     return int(number)
 
 

@@ -4,10 +4,13 @@ Of ranks with equal numbers of layers, and with the same ends, the first has mos
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil
 
 from refimpl.cost import pipeline
 from refimpl.cost.step import fullest
+from refimpl.cost.training import Training
+from refimpl.layout import Layout
 
 
 def dense_layers(model):
@@ -60,3 +63,10 @@ class Pipe:
         counts = dense, layers - dense, layers
         return Held(rank, dense, layers - dense, training.first(rank), training.last(rank),
                     tuple(ceil(round(flying * count, 9)) for count in counts))
+
+
+@lru_cache(maxsize=4096)
+def pipe_of(model, p, m, chunks):
+    """The `Pipe` of a model on p ranks, interleaved where there are chunks. Other questions find it made."""
+    schedule = "interleaved" if chunks > 1 else "1f1b"
+    return Pipe(Training(model, Layout(pp=p), microbatches=m, schedule=schedule, chunks=chunks))

@@ -12,7 +12,7 @@ ranked is what step.py and footprint.py say of it, which the tests compare.
 from dataclasses import dataclass
 
 from refimpl.cost import pipeline
-from refimpl.cost.pipe import Pipe
+from refimpl.cost.pipe import pipe_of
 from refimpl.cost.plan_parts import Parts
 from refimpl.cost.training import Training
 from refimpl.layout import Layout
@@ -147,9 +147,7 @@ class Search:
         refused = [Refused(layout, zero, self.too_much(layout, zero, *least)) for zero, least in leanest.items()
                    if zero not in fastest]
         if not refused and not fastest:
-            sizes = " or ".join(map(str, question.options("micro_batch", MICRO_BATCHES)))
-            refused = [Refused(layout, None, f"no micro-batch of {sizes} divides the {question.batch // layout.dp} "
-                                             "sequences of a replica, or no schedule has these chunks")]
+            refused = [Refused(layout, None, self.no_pipe(layout, sizes))]
         if not fastest:
             return [], refused
         seconds, settings, total = min(fastest.values())
@@ -160,8 +158,22 @@ class Search:
         m, p = self.question.batch // (layout.dp * b), layout.pp
         if chunks > 1 and (p == 1 or p * chunks > self.question.model.layers or m % pipeline.round_size(p, m)):
             return None
-        alone = Layout(pp=p, dp=layout.dp)
-        return self.parts.once(("pipe", p, m, chunks), lambda: Pipe(self.question.training(alone, b, chunks)))
+        return pipe_of(self.question.model, p, m, chunks)
+
+    def no_pipe(self, layout, sizes):
+        """Why there is no schedule for any micro-batch and chunks. sizes: micro-batches that divide the batch"""
+        question, p = self.question, layout.pp
+        mine = question.batch // layout.dp
+        if not sizes:
+            tried = " or ".join(map(str, question.options("micro_batch", MICRO_BATCHES)))
+            return f"no micro-batch of {tried} divides the {mine} sequences of a replica"
+        chunks, = question.options("chunks", ())           # with one chunk there is always a schedule: they are fixed
+        if p == 1:
+            return f"chunks={chunks} with pp=1: chunks are stages of a pipeline rank, and there is no pipeline"
+        if p * chunks > question.model.layers:
+            return f"pp {p} x chunks {chunks} = {p * chunks} stages, and the model has {question.model.layers} layers"
+        m = " or ".join(str(mine // b) for b in reversed(sizes))
+        return f"chunks={chunks} with pp={p}: no rounds of {p} micro-batches, or a few more, add up to {m}"
 
     def _settings(self, layout, b, pipe, fastest, leanest):
         """All settings with this micro-batch and these chunks: enter the fastest that fit, the leanest that do not."""

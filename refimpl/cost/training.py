@@ -10,7 +10,7 @@ Letters: B global batch, b micro-batch, m micro-batches, p pipeline ranks, v sta
 
 import difflib
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from refimpl.cost import pipeline
 from refimpl.cost.listing import divisors, listed
@@ -21,6 +21,7 @@ from refimpl.pipeline.schedule import layers_of
 from refimpl.pipeline.schedules import FAMILIES
 
 CP_KINDS = ("ring", "zigzag", "striped", "gather", "ulysses", "hybrid")    # the first three are rings: see train.setup
+held_by = lru_cache(maxsize=1024)(layers_of)           # a plan has thousands of trainings, and few ways to cut layers
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ class Training:
     @cached_property
     def held(self):
         """Per pipeline rank: a range of layers for each of its chunks."""
-        return layers_of(self.model.layers, self.layout.pp, self.chunks, FAMILIES[self.schedule].placement)
+        return held_by(self.model.layers, self.layout.pp, self.chunks, FAMILIES[self.schedule].placement)
 
     def layers_of(self, rank):
         """The layers of pipeline rank `rank`, in order."""

@@ -3,12 +3,16 @@
     export     every attempt as one JSON object a line: kind, name, at, passed, detail
     take in    those that are not known yet are appended; so files of two machines may be taken in in any order
     reset      export, and only when that is complete, begin anew
+
+A file is written over only where everything in it is exported again: one that was made before a reset is all there is.
 """
 
 import json
 import sqlite3
 from datetime import datetime
+from pathlib import Path
 
+from refimpl.course import drill
 from refimpl.course.mistakes import topics
 from refimpl.course.plots.files import check_plot_file, write_text
 from refimpl.course.quiz.memory import KIND
@@ -18,7 +22,10 @@ SUFFIXES = (".jsonl", ".json")
 
 
 def export(me, path):
-    """Write all attempts of the progress `me` to `path`. -> how many. ValueError where it cannot be written."""
+    """Write all attempts of the progress `me` to `path`. -> how many
+
+    ValueError where it cannot be written, or where the file there has anything that `me` does not know.
+    """
     return len(written(me, path))
 
 
@@ -26,8 +33,27 @@ def written(me, path):
     """The same. -> the attempts that are in the file"""
     check_plot_file(path, suffixes=SUFFIXES, option="FILE")
     attempts = me.attempts()
-    write_text(path, "".join(as_line(attempt) + "\n" for attempt in attempts))
+    lines = [as_line(attempt) for attempt in attempts]
+    if Path(path).exists():
+        lost = {json.dumps(one, sort_keys=True) for one in attempts_in(path)} - set(lines)
+        if lost:
+            raise ValueError(f"{path} has {counted(len(lost))} that you do not have now: import it first, or give "
+                             f"another name, such as {unused(path)}")
+    write_text(path, "".join(line + "\n" for line in lines))
     return attempts
+
+
+def unused(path):
+    """A name like this one that no file has."""
+    path, number = Path(path), 2
+    while (free := path.with_stem(f"{path.stem}-{number}")).exists():
+        number += 1
+    return free
+
+
+def counted(number):
+    """"1 attempt", "2 attempts"."""
+    return f"{number} attempt{'s' * (number != 1)}"
 
 
 def take_in(me, path):
@@ -35,11 +61,7 @@ def take_in(me, path):
 
     ValueError, before anything is added, for a file that export has not written.
     """
-    try:
-        with open(path, encoding="utf-8") as lines:
-            found = [as_attempt(line, number, path) for number, line in enumerate(lines, start=1) if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    found = attempts_in(path)
     known = {as_line(attempt) for attempt in me.attempts()}
     new = [one for one in found if json.dumps(one, sort_keys=True) not in known]
     for one in new:
@@ -63,6 +85,15 @@ def as_line(attempt):
                        "passed": attempt.passed, "detail": attempt.detail}, sort_keys=True)
 
 
+def attempts_in(path):
+    """The attempts in a file, as dicts. ValueError for one that export has not written."""
+    try:
+        with open(path, encoding="utf-8") as lines:
+            return [as_attempt(line, number, path) for number, line in enumerate(lines, start=1) if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+
+
 def as_attempt(line, number, path):
     """The attempt in a line, as a dict. ValueError for anything else."""
     try:
@@ -76,12 +107,16 @@ def as_attempt(line, number, path):
 
 
 def overview(me):
-    """How far the learner is, as text: exercises solved, and the questions of each lesson."""
+    """How far the learner is, as text: exercises solved, interview questions, and the questions of each lesson."""
+    from refimpl.course import interview
     from refimpl.course.exercises.catalogue import ALL
 
     attempts = me.attempts()
     solved = {attempt.name for attempt in attempts if attempt.kind == "exercise" and attempt.passed}
-    lines = [f"exercises solved: {len(solved & {exercise.name for exercise in ALL})} of {len(ALL)}", "",
+    opens = {question.id for question in interview.load()}
+    full = {attempt.name for attempt in attempts if attempt.kind == drill.KIND and attempt.passed}
+    lines = [f"exercises solved: {len(solved & {exercise.name for exercise in ALL})} of {len(ALL)}",
+             f"interview questions answered in full: {len(full & opens)} of {len(opens)}", "",
              f"{'lesson':8} {'questions':>9} {'known':>6} {'missed':>6} {'due':>5}"]
     for topic in topics(load(), [a for a in attempts if a.kind == KIND]):
         lines.append(f"{topic.lesson:8} {topic.questions:>9} {topic.known:>6} {topic.missed:>6} {topic.due:>5}")

@@ -2,7 +2,8 @@
 
     python -m refimpl.course.render              pages that are out of date
     python -m refimpl.course.render 08 01        these, in any case; --all for all of them
-    python -m refimpl.course.render --check      write nothing, name what is out of date; exit status 1 if anything is
+    python -m refimpl.course.render --check      write nothing, name what is out of date; exit status 1 if anything is:
+                                                 pages, README.md and what is left over; --check 08 01 of these lessons
 
 A page is up to date as long as its first line has the hash of what it was made from: the notebook's cells, the modules
 of refimpl whose names these import, and the lessons it can link to. Not the page's own bytes: a run prints seconds, and
@@ -104,6 +105,19 @@ def left_over(pages=PAGES, folder=LESSONS):
                   + [path for path in pages.glob("pictures/*") if f"](pictures/{path.name})" not in texts])
 
 
+def out_of_date(numbers=(), pages=PAGES, folder=LESSONS):
+    """Names of what is to be rendered: lessons, of these numbers if there are any; else README.md, too, and files that
+    are to go.
+    """
+    found = [path.stem for path in stale(pages, folder) if not numbers or path.stem[:2] in numbers]
+    if numbers:
+        return found
+    readme = Path(pages) / "README.md"
+    if not readme.is_file() or readme.read_text(encoding="utf-8") != index(folder):
+        found.append(readme.name)
+    return found + [f"{path.relative_to(pages).as_posix()}, which no lesson has" for path in left_over(pages, folder)]
+
+
 # -- writing ----------------------------------------------------------------------------------------------------------
 
 def executed(path):
@@ -131,7 +145,9 @@ def render(path, pages=PAGES):
     made = page(notebook, number, names, hide)
     (pages / "pictures").mkdir(parents=True, exist_ok=True)
     for name, content in made.pictures.items():
-        write_text(pages / "pictures" / name, content.decode()) if name.endswith(".svg") else \
+        if name.endswith(".svg"):
+            write_text(pages / "pictures" / name, content.decode())
+        else:
             (pages / "pictures" / name).write_bytes(content)
     place = names.index(path.stem)
     around = [f"[{words}]({names[k]}.md)" for words, k in (("before", place - 1), ("next", place + 1))
@@ -174,12 +190,12 @@ def main(words):
     known = list(dict.fromkeys(path.stem[:2] for path in lessons()))
     if unknown := [number for number in args.numbers if number not in known]:
         parser.error(f"there is no lesson {unknown[0]!r}: there are {', '.join(known)}")
-    asked = [path for path in lessons() if args.all or path.stem[:2] in args.numbers]
-    chosen = asked if args.all or args.numbers else stale()
     if args.check:
-        print(*(path.stem for path in chosen), sep="\n")
-        return 1 if chosen else 0
-    failed = [path.stem for path in chosen if not rendered(path)]
+        found = out_of_date([] if args.all else args.numbers)
+        print(*found, sep="\n", end="\n" if found else "")
+        return 1 if found else 0
+    asked = [path for path in lessons() if args.all or path.stem[:2] in args.numbers]
+    failed = [path.stem for path in (asked if args.all or args.numbers else stale()) if not rendered(path)]
     for path in left_over():
         path.unlink()
     write_text(PAGES / "README.md", index())

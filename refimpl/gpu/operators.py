@@ -1,4 +1,4 @@
-"""Every operator, forward and backward, on the host and on the device: the same numbers, up to rounding?
+"""Operators, forward and backward, on the host and on the device: the same numbers, up to rounding?
 
     host arrays --NumPy--> outputs, gradients
         |                                        || device - host || / || host ||
@@ -7,6 +7,9 @@
 Not the same bits: a GPU adds up products in another order, and its exp and tanh differ in the last place. The bounds
 are those of the whole project for gradients, 1e-12 in float64 and 1e-4 in float32. An operator that hands a device
 array to NumPy, or a host array to CuPy, raises here.
+
+The model's, those of tensor and of data parallelism. Context and expert parallelism, pipelines and ZeRO are reached by
+the layouts of `steps.in_order`.
 """
 
 import numpy as np
@@ -43,7 +46,7 @@ MOE = Config("llama", V, H, layers=2, heads=6, ffn=10, experts=4, top_k=2, exper
 
 
 def compare(like, dtype="float64"):
-    """Every operator on the host and in the library of `like`: {name: largest relative difference of an output}."""
+    """The operators on the host and in the library of `like`: {name: largest relative difference of an output}."""
     found = {}
     for name, (operator, inputs) in operators(dtype).items():
         expected = flat(operator(**copied(inputs, np.empty(0))))

@@ -5,6 +5,7 @@ Each is a `Failure`, whose text is one line for the user; whoever started the ru
 
 import os
 import signal
+import sys
 
 from refimpl.arrays import array_namespace, to_host
 from refimpl.precision import wide
@@ -40,12 +41,16 @@ class Anomaly:
                             "that is NaN or infinite; look at what goes into it, or lower the learning rate")
 
 
-def maybe_crash(comm, crash_at, step):
+def maybe_crash(comm, crash_at, step, folder=None):
     """Die if it is this rank's turn: a process by SIGKILL, as when a machine fails; a rank of one process by `Crash`.
 
-    crash_at    (step, rank), or None
+    crash_at    (step, rank), or None        folder    of the checkpoints, or None
     """
     if crash_at == (step, comm.rank):
+        how = f"--resume {folder} goes on from the newest checkpoint" if folder else (
+            "nothing was saved: with --save DIR, --resume DIR goes on from there")
+        words = f"rank {comm.rank} was told to die at step {step} (--crash-at); {how}"
         if under_mpi():
+            print(f"\n{words}", file=sys.stderr, flush=True)              # below the bar of rank 0
             os.kill(os.getpid(), signal.SIGKILL)
-        raise Crash(f"rank {comm.rank} was told to die at step {step} (--crash-at)")
+        raise Crash(words)

@@ -12,6 +12,7 @@ MODELS = {
     "llama": {"family": "llama"},
     "moe": {"family": "llama", "experts": 8, "top_k": 2, "balance": 0.01},
 }
+MOST = 100_000                                        # of any size: a run of this course is small
 
 
 def add(parser):
@@ -93,6 +94,11 @@ def setup(args):
     from refimpl.train.setup import Setup
     from refimpl.train.single import Recipe
 
+    for option in ("layers", "heads", "kv_heads", "hidden", "ffn", "experts", "top_k", "seq", "global_batch", "chunks",
+                   "dp", "pp", "cp", "tp", "ep"):
+        if (getattr(args, option) or 0) > MOST:                        # else tables of that length come first
+            raise ValueError(f"--{option.replace('_', '-')} {getattr(args, option)}: expected at most {MOST}; "
+                             f"nearest {MOST}")
     chosen = dict(MODELS[args.model])
     for option, field in (("kv_heads", "kv_heads"), ("ffn", "ffn"), ("experts", "experts"), ("top_k", "top_k"),
                           ("dropout", "dropout")):
@@ -101,6 +107,8 @@ def setup(args):
     config = Config(vocabulary=text.VOCABULARY, hidden=args.hidden, layers=args.layers, heads=args.heads,
                     context=max(args.seq, 1), attention=args.attention, recompute=args.recompute, **chosen)
     layout = Layout(args.dp, args.pp, args.cp, args.tp, args.ep, args.expert_tp, args.order, args.node_size)
+    if layout.world > MOST:
+        raise ValueError(f"{layout.world} ranks: expected at most {MOST}")
     recipe = Recipe(Adam(rate=args.rate, decay=args.decay), Precision(args.dtype, args.grad_dtype), args.clip or None,
                     LossScale() if args.dtype == "float16" else None, seed=args.seed)
     return Setup(config, layout, args.seq, args.global_batch, args.micro_batch, args.schedule, args.chunks, args.sp,

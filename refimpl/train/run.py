@@ -85,7 +85,7 @@ def on_rank(comm, setup, data, plan, on_step=None, like=None):
     start = settled = time.perf_counter()
     while trainer.number < plan.steps:
         first = not history.steps
-        maybe_crash(comm, plan.crash_at, trainer.number + 1)
+        maybe_crash(comm, plan.crash_at, trainer.number + 1, plan.save or plan.resume)
         trainer.observe(meter.sample if first and plan.measure else None)
         if watch:
             watch.step = trainer.number + 1

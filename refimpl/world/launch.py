@@ -9,22 +9,35 @@ Which world: MPI when this process was started by mpirun, else the local one. RE
 import operator
 import os
 
-# Set in every process by the launchers of Open MPI, MPICH and Intel MPI (hydra), MVAPICH, and PMIx (srun --mpi=pmix).
-LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "PMIX_RANK")
+# Set in every process by the launchers of Open MPI, MPICH and Intel MPI (hydra), MVAPICH, PMIx (srun --mpi=pmix), and
+# Cray's (srun --mpi=cray_shasta).
+LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "PMIX_RANK", "PALS_RANKID")
 
 
 def under_mpi():
-    """Whether `run` uses MPI here: REFIMPL_WORLD if set (ValueError unless local or mpi), else: did mpirun start us?"""
+    """Whether `run` uses MPI here: REFIMPL_WORLD if set, else: did mpirun start us?
+
+    ValueError for a REFIMPL_WORLD that is neither local nor mpi, and where srun started tasks without MPI: each would
+    do all ranks' work by itself, and all would write the same files.
+    """
     chosen = os.environ.get("REFIMPL_WORLD", "")
     if chosen not in ("", "local", "mpi"):
         raise ValueError(f"REFIMPL_WORLD={chosen!r}: must be local or mpi")
-    return chosen == "mpi" or chosen == "" and any(name in os.environ for name in LAUNCHED)
+    launched = any(name in os.environ for name in LAUNCHED)
+    tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "1")
+    if chosen == "" and not launched and "SLURM_STEP_ID" in os.environ and tasks != "1":
+        raise ValueError(f"srun started {tasks} tasks that do not know of one another: srun --mpi=pmix makes them "
+                         "ranks of one job (srun --mpi=list: what there is); REFIMPL_WORLD=local, if each works alone")
+    return chosen == "mpi" or chosen == "" and launched
 
 
 def is_root():
     """Whether this process speaks for all: it is rank 0 of its job, or there is no job."""
-    if not under_mpi():
-        return True
+    try:
+        if not under_mpi():
+            return True
+    except ValueError:                                        # what is wrong is said once, by the first task of srun
+        return os.environ.get("SLURM_PROCID", "0") == "0"
     from mpi4py import MPI
 
     return MPI.COMM_WORLD.Get_rank() == 0

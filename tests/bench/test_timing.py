@@ -85,6 +85,13 @@ def test_another_size_is_refused_and_says_how_to_write_one(text):
         parse_size(text)
 
 
+def test_ranks_that_do_not_work_are_told_which_do_and_the_nearest():
+    for works in (1, 2, 4):
+        timing.check_ranks(works, [1, 2, 4], "four layers are cut")
+    with pytest.raises(ValueError, match="^ranks=7: four layers are cut; expected 1, 2 or 4; nearest 4$"):
+        timing.check_ranks(7, [1, 2, 4], "four layers are cut")
+
+
 @pytest.mark.parametrize("nbytes, words", [
     (4096, "4 KiB"), (2**20, "1 MiB"), (3 * 2**30, "3 GiB"), (1000, "1000 B"), (1536, "1536 B"), (0, "0 B")])
 def test_a_size_in_words(nbytes, words):

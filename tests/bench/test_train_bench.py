@@ -32,5 +32,24 @@ def test_a_real_process_says_how_fast_it_was_and_why_it_could_not():
         train.at_once(1, 2, "--tp", "3")
 
 
+@pytest.mark.parametrize("trouble", [ValueError, KeyboardInterrupt])
+def test_when_one_fails_or_upon_ctrl_c_the_others_do_not_run_on(trouble, monkeypatch):
+    started = []
+
+    class Started(train.subprocess.Popen):
+        def __init__(self, command, **options):
+            super().__init__([command[0], "-c", "import time; time.sleep(60)"], **options)
+            started.append(self)
+
+    def fails(processes):
+        raise trouble
+
+    monkeypatch.setattr(train.subprocess, "Popen", Started)
+    monkeypatch.setattr(train, "spoken", fails)
+    with pytest.raises(trouble):
+        train.at_once(2, 2)
+    assert len(started) == 2 and all(process.poll() is not None for process in started)
+
+
 def test_it_is_a_command():
     assert HERE["train"] == "train"

@@ -29,6 +29,6 @@ def course():
 def pytest_terminal_summary(terminalreporter):
     """Say once why nothing was tried in a browser."""
     reasons = {report.longrepr[2] for report in terminalreporter.stats.get("skipped", [])
-               if report.nodeid.startswith("tests/browser/")}
+               if report.nodeid.startswith("tests/browser/") and "no browser: " in report.longrepr[2]}
     for reason in sorted(reasons):
         terminalreporter.write_line(reason.removeprefix("Skipped: "))

@@ -97,6 +97,16 @@ def test_a_job_that_fails_is_told_in_its_own_words(capsys, monkeypatch):
      "--plot: overlap has no curve to draw; all-reduce, collectives, scaling and pipeline have"),
     (["import", "--plot", "a.png"], "--plot: import has no curve"),
     (["all-reduce", "--plot", "a.gif"], "--plot a.gif: the name must end in .png, .svg, .pdf"),
+    (["local", "--ranks", "2"], "--ranks 2: bench local would ignore it; it takes --sizes, --rounds, --full, --json"),
+    (["import", "--sizes", "4KiB"], "--sizes 4KiB: bench import would ignore it; it takes --rounds, --full, --json"),
+    (["attention", "--sizes", ""], "--sizes : bench attention would ignore it; it takes --ranks, --rounds"),
+    (["train", "--ranks", "2"], "--ranks 2: bench train would ignore it"),
+    (["overlap", "--into", "d"], "--into d: bench overlap would ignore it; it takes --ranks, --sizes, --rounds"),
+    (["all", "--rounds", "2"], "--rounds 2: bench all would ignore it; it takes --full, --into"),
+    (["all", "--ranks", "2"], "--ranks 2: bench all"), (["all", "--sizes", "4KiB"], "--sizes 4KiB: bench all"),
+    (["all", "--json"], "--json: bench all would ignore it"),
+    (["local", "--sizes", ""], "size '': write a whole number"), (["scaling", "--plot", ""], "--plot .: the name must"),
+    (["scaling", "--full", "--sizes", "256"], "--full --sizes 256: give one of the two"),
     (["all_reduce"], "argument name: invalid choice: 'all_reduce'"),
 ])
 def test_what_it_cannot_do_is_one_line_and_status_2_before_anything_starts(capsys, monkeypatch, options, says):

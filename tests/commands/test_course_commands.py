@@ -46,10 +46,22 @@ def test_bad_input_is_one_line_and_status_2(me, capsys, arguments, says):
 def test_progress_shows_exports_resets_and_imports(me, tmp_path, capsys):
     me.add("exercise", "ring_all_reduce", True)
     file = str(tmp_path / "mine.jsonl")
-    for arguments in (["show"], ["export", file], ["reset", file], ["import", file]):
+    for arguments in ([], ["show"], ["export", file], ["reset", file], ["import", file]):
         assert main(["progress", *arguments]) == 0
     out = capsys.readouterr().out
-    assert "exercises solved: 1" in out and "1 attempts moved" in out and "1 attempts added" in out
+    assert out.count("exercises solved: 1") == 2 and "1 attempt moved" in out and "1 attempt added" in out
+
+
+def test_a_short_drill_says_what_there_is_no_time_for_and_its_gaps_are_in_the_mistakes(me, capsys, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda prompt: "q")
+    assert main(["drill", "--minutes", "2", "--topics", "01,zero", "--seed", "1"]) == 0
+    assert "one question about each topic takes 2.5 minutes." in " ".join(capsys.readouterr().out.split())
+    me.add("drill", "ring-cost", False, {"points": 4, "most": 5, "left_out": ["2 (P-1) latencies"]})
+    assert main(["mistakes"]) == 0
+    out = capsys.readouterr().out
+    assert "4 of 5 points" in out and "left out: 2 (P-1) latencies" in out and "No open mistakes" not in out
+    assert main(["mistakes", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["interview"][0]["left_out"] == ["2 (P-1) latencies"]
 
 
 def test_drill_lists_the_open_questions_and_ends_with_the_input(me, capsys, monkeypatch):

@@ -64,6 +64,7 @@ def test_under_mpirun_the_same_command_prints_the_same_once():
 def test_json_has_losses_differences_and_bytes_that_equal_the_formula(capsys):
     found = report(capsys, "--tp", "3")
     assert found["ranks"] == 3 and found["passed"] is True and found["copies_alike"] is True
+    assert found["device"] == "cpu"
     assert len(found["losses"]) == len(found["reference_losses"]) == 3
     assert found["allowed"] == {"first": 1e-12, "last": 1e-10}
     for when, allowed in found["allowed"].items():

@@ -1,6 +1,7 @@
 """`launch`, on real jobs: the status comes back, and nothing is left running."""
 
 import argparse
+import json
 import os
 import signal
 import subprocess
@@ -28,11 +29,35 @@ def parse(*words):
     (["-n", "2", "--timeout", "0", "demo"], "--timeout 0: a number of seconds above 0"),
     (["-n", "2", "--timeout", "nan", "demo"], "--timeout nan"),
     (["-n", "2", "--timeout", "inf", "demo"], "--timeout inf"),
+    (["-n", "2", "launch", "-n", "2", "demo", "mlp"], "launch in launch: a rank starts no ranks"),
+    (["-n", "3", "train", "--dp", "2"], "-n 3, but `train --dp 2` runs on 2 ranks: -n 2, or sizes that make 3"),
+    (["-n", "2", "train"], "-n 2, but `train` runs on 1 rank: -n 1, or"),
+    (["-n", "2", "train", "--dp", "2", "--heads", "3"], "heads=3 does not divide hidden=64"),
+    (["-n", "2", "demo", "mlp", "--tp", "0"], "--tp 0: the model is cut over 1 rank or more"),
+    (["-n", "2", "demo", "mlp"], "`demo mlp` runs on 4 ranks: -n 4"),
+    (["-n", "2", "verify", "--ranks", "0"], "--ranks 0: expected 1 to 32"),
+    (["-n", "2", "verify"], "`verify` runs on 8 ranks: -n 8"),
+    (["-n", "2", "bench", "overlap", "--ranks", "3"], "`bench overlap --ranks 3` runs on 3 ranks: -n 3"),
+    (["-n", "2", "bench", "local"], "bench local starts processes of its own: run it without mpirun"),
+    (["-n", "2", "doctor"], "doctor starts MPI jobs itself: run it without mpirun"),
+    (["-n", "2", "gpu-check"], "gpu-check starts MPI jobs itself: run it without mpirun"),
 ])
 def test_bad_arguments_start_nothing(monkeypatch, words, complaint):
     monkeypatch.setattr(subprocess, "Popen", None)
     with pytest.raises(ValueError, match=complaint):
         launch.main(parse(*words))
+
+
+@pytest.mark.parametrize("words, says", [
+    (["train", "--dpp", "2"], "error: unrecognized arguments: --dpp 2"), (["trian"], "error: there is no verb 'trian'"),
+    (["train", "--dp", "two"], "error: argument --dp: invalid int value: 'two'"), (["demo"], "error: the following"),
+])
+def test_a_command_that_cannot_be_parsed_is_one_line_and_starts_nothing(monkeypatch, capsys, words, says):
+    monkeypatch.setattr(subprocess, "Popen", None)
+    with pytest.raises(SystemExit) as left:
+        launch.main(parse("-n", "2", *words))
+    shown = capsys.readouterr()
+    assert left.value.code == 2 and shown.out == "" and shown.err.startswith(says) and shown.err.count("\n") == 1
 
 
 def test_on_the_command_line_they_are_one_line_and_status_2():
@@ -59,7 +84,7 @@ from types import SimpleNamespace
 from refimpl.commands import launch
 from refimpl.world.mpirun import start_job
 launch.start_job = lambda ranks, arguments, timeout: start_job(ranks, ["-c", sys.argv[1]], timeout)
-sys.exit(launch.main(SimpleNamespace(ranks=3, timeout=None, show=False, verb=["any"])))
+sys.exit(launch.main(SimpleNamespace(ranks=3, timeout=None, show=False, verb=["facts"])))
 """
 
 
@@ -92,7 +117,9 @@ def test_a_signal_ends_the_ranks_and_leaves_no_traceback(number, status):
 
 @posix
 def test_the_command_runs_on_every_rank():
-    job = subprocess.run([sys.executable, "-m", "refimpl", "launch", "-n", "2", "doctor"], cwd=ROOT,
-                         capture_output=True, text=True, timeout=60)
-    assert job.returncode == 2                      # doctor declines to run in a job, which is what is to be seen here
-    assert "run it without mpirun" in job.stderr
+    words = ["demo", "mlp", "--tp", "2", "--steps", "1", "--batch", "4", "--json"]
+    job = subprocess.run([sys.executable, "-m", "refimpl", "launch", "-n", "2", *words], cwd=ROOT, capture_output=True,
+                         text=True, timeout=60)
+    assert job.returncode == 0, job.stderr
+    found = json.loads(job.stdout)
+    assert found["ranks"] == 2 and found["passed"] is True

@@ -49,6 +49,22 @@ def test_what_is_fixed_is_not_varied(capsys):
                                      for one in report["layouts"])
 
 
+def test_why_there_is_no_schedule_for_fixed_chunks_or_micro_batches_is_said_of_each_layout(capsys):
+    def reasons(*options, status):
+        found = json.loads(say(capsys, *SMALL, *options, "--json", status=status))
+        return {one["reason"] for one in found["refused"] if one["zero"] is None}
+
+    assert reasons("--chunks", "4", status=0) == {
+        "chunks=4 with pp=1: chunks are stages of a pipeline rank, and there is no pipeline",
+        "pp 16 x chunks 4 = 64 stages, and the model has 32 layers"}
+    assert reasons("--chunks", "9", "--pp", "4", "--dp", "1", status=1) == {
+        "pp 4 x chunks 9 = 36 stages, and the model has 32 layers"}
+    assert reasons("--chunks", "2", "--pp", "8", "--micro-batch", "2", "--global-batch", "34", "--tp", "2", "--dp", "1",
+                   status=1) == {"chunks=2 with pp=8: no rounds of 8 micro-batches, or a few more, add up to 17"}
+    assert reasons("--micro-batch", "5", "--dp", "2", "--tp", "4", "--pp", "2", status=1) == {
+        "no micro-batch of 5 divides the 16 sequences of a replica"}
+
+
 def test_experts_are_explained(capsys):
     page = say(capsys, "--model", "moe-409b", "--gpu", "h100", "--gpus", "1024", "--global-batch", "1024", "--tp", "8",
                "--pp", "8", "--ep", "8", "--top", "1")
@@ -78,6 +94,7 @@ def test_where_nothing_fits_the_reasons_are_shown_and_the_status_is_1(capsys):
     ([*SMALL, "--dtype", "float23"], "no peak for dtype 'float23'"),
     ([*SMALL, "--grad-dtype", "foo"], "foo"),
     ([*SMALL, "--ep", "2"], "ep"),
+    ([*SMALL, "--pp", "1", "--chunks", "4"], "--pp 1 --chunks 4: chunks are stages of a pipeline rank, and there is"),
     ([*SMALL[:3], "--gpus", "16"], "expected one argument"),
     (["--model", "llama7", "--gpu", "a100", "--gpus", "8"], "there is no model 'llama7'"),
 ])

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from refimpl import __main__
-from refimpl.pipeline import FAMILIES, build, simulate
+from refimpl.pipeline import FAMILIES, NAMES, build, simulate
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -73,6 +73,11 @@ def test_times_may_be_one_or_several(capsys):
     assert found["makespan"] == simulate(build("1f1b", 4, 8), [1, 2, 1, 1], 0.5, 0, 0.1).makespan
 
 
+def test_a_chart_of_a_step_that_lasts_for_ages_is_as_wide_as_any(capsys):
+    out = say(capsys, "1f1b", "--hop", "1e99")
+    assert "rank 0 |F" in out and "~" in out and max(len(line) for line in out.splitlines()[:4]) <= 100
+
+
 def test_a_chart_is_written_and_named(capsys, tmp_path):
     path = tmp_path / "chart.svg"
     assert f"chart: {path}" in say(capsys, "zbv", "--svg", str(path))
@@ -105,6 +110,9 @@ def test_a_schedule_of_your_own_that_cannot_run_is_one_line_of_reason(capsys, tm
 
 
 @pytest.mark.parametrize("options, says", [
+    (["1f1b", "--stages", "9" * 20], f"{'9' * 20} stages x 8 micro-batches: expected at most 100000 together"),
+    (["1f1b", "--hop", "1e308"], "--hop 1e308: expected times of at most 1e+100"),
+    ([], f"which schedule? One of {', '.join(NAMES)}"),
     (["1f1"], "there is no schedule '1f1': perhaps '1f1b'?"),
     (["1f1b", "--compare", "gpipe,zbw"], "there is no schedule 'zbw': perhaps 'zbv'?"),
     (["1f1b", "--stages", "0"], "stages=0: must be a whole number, 1 or more"),

@@ -20,6 +20,7 @@ def test_a_part_of_the_sample_and_of_all_passes_and_is_counted(capsys):
     found = report(capsys, "--part", "2/9")
     fit, refused = verify.valid(2)
     assert found["passed"] and found["failure"] is None and found["combinations"] == len(fit)
+    assert found["device"] == "cpu"
     assert found["refused"] == refused and found["tried"] == len(verify.part(verify.sample(fit), 2, 9))
     assert len(found["cases"]) == found["tried"]
     for one in found["cases"]:
@@ -55,7 +56,9 @@ def test_a_layout_that_raises_is_a_difference_too(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("options, says", [
-    (("--ranks", "0"), "--ranks 0: expected 1 or more; nearest 1"), (("--part", "half"), "--part half: expected K/N"),
+    (("--ranks", "0"), "--ranks 0: expected 1 to 32; nearest 1"), (("--ranks", "3000"), "expected 1 to 32; nearest 32"),
+    (("--ranks", "1", "--part", "99/99"), "--part 99/99: nothing is in it"),
+    (("--ranks", "1", "--part", "\u00b2/3"), "expected K/N"), (("--part", "half"), "--part half: expected K/N"),
     (("--part", "3/2"), "part 3/2: expected 1/2 to 2/2"), (("--text", "/nowhere/at/all"), "/nowhere/at/all")])
 def test_bad_input_is_one_line_and_status_2(options, says, capsys):
     assert __main__.main(["verify", *options]) == 2

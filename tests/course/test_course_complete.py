@@ -3,6 +3,7 @@
 A failure lists everything that is missing, so that one reading says what is left to do.
 """
 
+import importlib
 import json
 import re
 from collections import Counter
@@ -90,6 +91,32 @@ def test_there_are_forty_exercises_of_four_kinds_each_in_a_lesson():
         assert len(exercise.hints) == 3 and exercise.difficulty in (1, 2, 3) and exercise.minutes > 0, exercise.name
 
 
+def wrong_versions():
+    """{exercise: diagnoses of its wrong versions}, of all rows that tests/course/exercises/ runs one by one."""
+    found = {exercise.name: [] for exercise in ALL}
+    for path in sorted((Path(__file__).parent / "exercises").glob("test_*_diagnoses.py")):
+        module = importlib.import_module(path.stem)
+        names = {function: name for name, function in vars(module).items() if callable(function)}
+        run, = module.test_each_version_gets_its_diagnosis.pytestmark
+        for function, diagnosis, _ in run.args[1]:
+            if diagnosis != "passed":
+                found[module.EXERCISE[names[function].partition("_")[0]]].append(diagnosis)
+    return found
+
+
+def too_few(versions):
+    """What is missing to three wrong versions of each exercise, and two diagnoses, in words."""
+    return ([f"{name} has {len(those)} wrong versions, of 3" for name, those in versions.items() if len(those) < 3]
+            + [f"{name} has one diagnosis for all wrong versions" for name, those in versions.items()
+               if len(those) >= 3 and len(set(those)) == 1])
+
+
+def test_every_exercise_has_three_wrong_versions_and_two_diagnoses(monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parent / "exercises")
+    found = too_few(wrong_versions())
+    assert not found, "\n".join(found)
+
+
 def test_there_are_two_hundred_questions_and_forty_templates():
     questions = load()
     assert len(questions) >= 200 and sum(bool(question.draw) for question in questions) >= 40
@@ -146,6 +173,13 @@ def lesson_of(tmp_path, **changes):
 def test_what_a_lesson_lacks_is_found_out(tmp_path, changes, lacks):
     found = missing(lesson_of(tmp_path, **changes), ALL[:1], {"01": 12})
     assert len(found) == len(lacks) and all(part in whole for part, whole in zip(lacks, found)), found
+
+
+@pytest.mark.parametrize(("diagnoses", "lacks"), [
+    ([], ["x has 0 wrong versions, of 3"]), (["deadlock", "wrong shape"], ["x has 2 wrong versions, of 3"]),
+    (3 * ["deadlock"], ["x has one diagnosis for all wrong versions"]), (["deadlock", "deadlock", "wrong shape"], [])])
+def test_an_exercise_with_too_few_wrong_versions_is_found_out(diagnoses, lacks):
+    assert too_few({"x": diagnoses}) == lacks
 
 
 def test_too_few_questions_are_found_out(tmp_path):

@@ -41,6 +41,27 @@ def test_what_is_asked_fits_the_minutes_and_no_more_would(minutes):
     assert len({q.id for q in chosen}) == len(chosen)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_each_topic_gets_a_question_before_any_gets_a_second(seed):
+    lessons = sorted(drill.TOPICS)
+    enough = len(lessons) * drill.CHOICE_MINUTES
+    for minutes in (enough, enough + 4, 30, 60):
+        chosen = drill.plan(QUESTIONS, OPENS, lessons, minutes, random.Random(seed))
+        assert {q.lesson for q in chosen} == set(lessons)
+        assert drill.without_time(chosen, QUESTIONS, OPENS, lessons) == ([], enough)
+    assert any(isinstance(q, interview.Open) for q in chosen)
+
+
+def test_topics_without_time_are_named_and_another_interview_has_others():
+    lessons = sorted(drill.TOPICS)
+    plans = [drill.plan(QUESTIONS, OPENS, lessons, 5, random.Random(seed)) for seed in range(4)]
+    assert len({tuple(q.lesson for q in chosen) for chosen in plans}) > 1
+    for chosen in plans:
+        missing, enough = drill.without_time(chosen, QUESTIONS, OPENS, lessons)
+        assert sorted(missing) == sorted(drill.TOPICS[n] for n in lessons if n not in {q.lesson for q in chosen})
+        assert (len(missing), enough) == (len(lessons) - 4, len(lessons) * drill.CHOICE_MINUTES)
+
+
 def test_topics_take_turns():
     chosen = drill.plan(QUESTIONS, OPENS, ["05", "01"], 12, random.Random(1))
     assert {q.lesson for q in chosen} == {"01", "05"}
@@ -64,13 +85,15 @@ def test_an_unknown_topic_and_too_short_a_time_are_refused():
 
 def test_an_open_question_shows_the_answer_after_yours_and_counts_the_points(me):
     question = next(q for q in OPENS if q.id == "bubble-ratio")
-    answers = ["", "y", "n", "yes", "", "y"]
+    answers = ["", "y", "n", "yes", "", "perhaps", "y"]
     scores, said = held(me, [question], answers)
     assert (scores["08"].points, scores["08"].most) == (3, len(question.rubric))
     assert scores["08"].missed == (question,)
     assert said.index("Say your answer aloud") < said.index("In a minute") < said.index(question.rubric[0])
     (attempt,) = me.attempts(drill.KIND)
-    assert (attempt.name, attempt.passed, attempt.detail) == ("bubble-ratio", False, {"points": 3, "most": 5})
+    assert (attempt.name, attempt.passed, attempt.detail) == (
+        "bubble-ratio", False, {"points": 3, "most": 5, "left_out": [question.rubric[1], question.rubric[3]]})
+    assert "'perhaps' is no answer here." in said and "3 of 5 points." in said
 
 
 def test_a_choice_is_one_point_and_is_remembered_as_the_quiz_does(me):
@@ -103,6 +126,12 @@ def test_time_ends_it_and_so_does_q(me):
     assert scores == {}
 
 
+@pytest.mark.parametrize("end", [["q", "y", "y", "y"], []])
+def test_an_answer_that_is_half_graded_is_no_attempt(me, end):
+    scores, _ = held(me, [OPENS[0], QUESTIONS[0]], ["", "y", *end])
+    assert scores == {} and me.attempts() == []
+
+
 def test_the_report_is_by_topic_and_says_what_to_read_again():
     question = next(q for q in OPENS if q.lesson == "04")
     text = drill.report({"04": drill.Score(2, 6, (question,)), "01": drill.Score(3, 3)})
@@ -110,6 +139,8 @@ def test_the_report_is_by_topic_and_says_what_to_read_again():
     assert "together                 5 of 9  56%" in text
     assert f"{question.id}: lesson 04, zero" in text
     assert drill.report({}) == "Nothing answered."
+    assert drill.report({}, [question]) == "Nothing answered.\nNot answered: zero."
+    assert "Not answered" not in drill.report({"04": drill.Score(2, 6)}, [question])
 
 
 def test_every_lesson_with_questions_is_a_topic():

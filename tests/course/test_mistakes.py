@@ -1,12 +1,13 @@
 """The mistake book and attempts on the move."""
 
+import csv
 import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from refimpl.course import drill, interview, moving
 from refimpl.course import mistakes as book
-from refimpl.course import moving
 from refimpl.course.progress import Progress
 from refimpl.course.quiz.questions import load
 from refimpl.course.quiz.session import record
@@ -88,6 +89,37 @@ def test_the_book_as_a_page_and_as_cards(me):
     assert len(line.split("\t")) == 2
 
 
+def test_cards_keep_code_and_quotation_marks_and_are_the_same_when_made_again(me):
+    quoted = next(q for q in QUESTIONS if q.stem.startswith('"'))
+    coded = next(q for q in QUESTIONS if "```" in q.stem)
+    for question in (quoted, coded):
+        answer(me, question, False)
+    cards = book.as_cards(book.mistakes(QUESTIONS, me.attempts()))
+    assert cards == book.as_cards(book.mistakes(QUESTIONS, me.attempts()))
+    fronts = [front for front, _ in csv.reader(cards.splitlines()[2:], delimiter="\t")]
+    assert all(len(front.split("<br>- ")) == 5 for front in fronts)                          # the stem and its choices
+    assert sum(front.startswith("&quot;") for front in fronts) == 1
+    code = coded.stem.split("```")[1].strip("\n")
+    assert any(f"<pre>{code.replace(chr(10), '<br>')}</pre>" in front for front in fronts) and "```" not in cards
+
+
+def test_an_open_question_stays_in_the_book_until_it_is_answered_in_full(me):
+    opens = interview.load()
+    one, two = opens[:2]
+    me.add(drill.KIND, one.id, False, {"points": 1, "most": 5, "left_out": list(one.rubric[1:])}, DAY)
+    me.add(drill.KIND, two.id, False, {"points": 2, "most": 4}, DAY + timedelta(days=1))    # as older versions wrote it
+    first, second = book.gaps(opens, me.attempts())
+    assert (first.question, first.points, first.left_out) == (two, 2, ())
+    assert (second.question, second.points, second.left_out) == (one, 1, one.rubric[1:])
+    page, cards = book.as_markdown([], [second]), book.as_cards([], [second])
+    assert f"- Left out: {one.rubric[1]}" in page and one.aloud in page and "No open mistakes" not in page
+    assert cards.count("\n") == 3 and one.rubric[0] in cards
+    me.add(drill.KIND, one.id, True, {"points": 5, "most": 5, "left_out": []}, DAY + timedelta(days=2))
+    assert [gap.question for gap in book.gaps(opens, me.attempts())] == [two]
+    assert "No open mistakes." in book.as_markdown([])
+    assert f"interview questions answered in full: 1 of {len(opens)}" in moving.overview(me)
+
+
 def test_attempts_travel_and_are_not_doubled(me, tmp_path):
     answer(me, QUESTIONS[0], False)
     answer(me, QUESTIONS[1], True)
@@ -108,6 +140,24 @@ def test_reset_keeps_everything_in_the_file_and_begins_anew(me, tmp_path):
     assert moving.reset(me, str(path)) == 1
     assert me.attempts() == []
     assert moving.take_in(me, str(path)) == (1, 0)
+
+
+def test_a_second_reset_does_not_write_over_the_first_ones_file(me, tmp_path):
+    answer(me, QUESTIONS[0], False)
+    path = tmp_path / "old.jsonl"
+    moving.reset(me, str(path))
+    for write in (moving.reset, moving.export):
+        with pytest.raises(ValueError, match=r"has 1 attempt that you do not have now: import it .*old-2\.jsonl"):
+            write(me, str(path))
+    answer(me, QUESTIONS[1], True)
+    with pytest.raises(ValueError, match="has 1 attempt that you do not have now"):
+        moving.reset(me, str(path))
+    assert len(me.attempts()) == 1 and moving.take_in(me, str(path)) == (1, 0)
+    assert moving.export(me, str(path)) == 2                                  # all that is in it is exported again
+    path.write_text("something else")
+    with pytest.raises(ValueError, match="is no attempt"):
+        moving.export(me, str(path))
+    assert path.read_text() == "something else"
 
 
 def test_reset_does_not_forget_what_it_cannot_write(me, tmp_path):

@@ -18,7 +18,7 @@ import pytest
 
 import refimpl
 from refimpl import Layout, Mesh, collectives, commands, course, pipeline, run, testing
-from refimpl.__main__ import Parser
+from refimpl.commands import Parser
 from refimpl.course.exercises.catalogue import BY_NAME
 from refimpl.course.quiz.questions import load
 from refimpl.model.config import Config, init

@@ -173,15 +173,44 @@ def test_links_in_code_are_left_alone():
 # -- the command ------------------------------------------------------------------------------------------------------
 
 def test_the_command_names_what_is_out_of_date_and_refuses_other_lessons(monkeypatch, capsys):
-    monkeypatch.setattr(render, "stale", lambda: render.lessons()[:2])
+    monkeypatch.setattr(render, "stale", lambda *folders: render.lessons()[:2])
+    monkeypatch.setattr(render, "left_over", lambda *folders: [])
+    monkeypatch.setattr(render, "index", lambda *folder: (render.PAGES / "README.md").read_text(encoding="utf-8"))
     monkeypatch.setattr(render, "render", lambda path: pytest.fail("nothing is to be written"))
-    assert render.main(["--check"]) == 1
-    assert capsys.readouterr().out.split() == NAMES[:2]
-    monkeypatch.setattr(render, "stale", lambda: [])
-    assert render.main(["--check"]) == 0
+    for words in (["--check"], ["--check", "--all"]):
+        assert render.main(words) == 1
+        assert capsys.readouterr().out.split() == NAMES[:2]
+    monkeypatch.setattr(render, "stale", lambda *folders: [])
+    for words in (["--check"], ["--check", "--all"], ["--check", "08"]):
+        assert render.main(words) == 0 and capsys.readouterr().out == ""
     with pytest.raises(SystemExit) as refused:
         render.main(["77"])
     assert refused.value.code == 2 and "there is no lesson '77': there are 00, 01" in capsys.readouterr().err
+
+
+def test_a_check_of_some_lessons_names_those_of_them_that_are_out_of_date(monkeypatch, capsys):
+    old = [path for path in render.lessons() if path.stem[:2] in ("01", "08")]
+    monkeypatch.setattr(render, "stale", lambda *folders: old)
+    monkeypatch.setattr(render, "left_over", lambda *folders: pytest.fail("is nobody's page"))
+    for words, status, found in ((["02", "08"], 1, ["08_pipelines"]), (["02", "03"], 0, [])):
+        assert render.main(["--check", *words]) == status
+        assert capsys.readouterr().out.split() == found
+
+
+def test_a_check_of_everything_names_an_old_index_and_what_is_left_over(tmp_path):
+    folder, pages = tmp_path / "lessons", tmp_path / "docs"
+    folder.mkdir()
+    (pages / "pictures").mkdir(parents=True)
+    (folder / "01_a.ipynb").write_text(lesson_of(new_text("# A", id="title")), encoding="utf-8")
+    made_from = render.fingerprint((folder / "01_a.ipynb").read_text(encoding="utf-8"), ["01_a"])
+    (pages / "01_a.md").write_text(f"<!-- made from {made_from} by hand -->\n", encoding="utf-8")
+    assert render.out_of_date((), pages, folder) == ["README.md"]
+    (pages / "README.md").write_text(render.index(folder), encoding="utf-8")
+    assert render.out_of_date((), pages, folder) == []
+    (pages / "README.md").write_text(render.index(folder) + "more\n", encoding="utf-8")
+    (pages / "pictures" / "01_x.svg").write_text("<svg/>", encoding="utf-8")
+    assert render.out_of_date((), pages, folder) == ["README.md", "pictures/01_x.svg, which no lesson has"]
+    assert render.out_of_date(["01"], pages, folder) == []
 
 
 def test_the_index_has_minutes_and_aims_of_every_lesson():

@@ -1,20 +1,25 @@
 """gpu-check: without a GPU it says "not run"; a rehearsal is no pass; what is wrong on a device fails, and is named."""
 
 import json
-import math
 import pkgutil
+import subprocess
 import sys
+import time
 import types
 
 import fake_cupy
 import numpy as np
 import pytest
 
+import refimpl.collectives
 import refimpl.model
 import refimpl.parallel
-from refimpl import __main__, device
+from refimpl import __main__, device, run
+from refimpl.collectives.calls import ALL_GATHER, ALL_REDUCE
+from refimpl.collectives.reduction import OPS
 from refimpl.gpu import check, collectives, operators, steps, transport
 from refimpl.gpu.check import FAILED, NOT_RUN, PASSED, REHEARSED, Outcome
+from refimpl.measure.ledger import Ledger
 from refimpl.model import activations, text
 from refimpl.train import verify
 
@@ -35,25 +40,28 @@ def test_every_operator_gives_on_the_stand_in_what_it_gives_on_the_host(dtype):
     assert len(found) >= 25 and set(found.values()) == {0.0}
 
 
+CONTEXT = "ring_attention", "gather_attention", "ulysses", "context_work"
+
+
 def test_no_backward_of_a_model_or_of_a_parallel_layer_is_left_out():
-    """The operators, and a few layouts of the trainer, between them call all functions with backward in their name."""
+    """The operators, and the layouts that come first, call every function with backward in its name, or of CONTEXT."""
     wanted, called = set(), set()
     for package in (refimpl.model, refimpl.parallel):
         for found in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
             module = __import__(found.name, fromlist=["_"])
             wanted |= {thing.__code__ for name, thing in vars(module).items()
-                       if isinstance(thing, types.FunctionType) and "backward" in name and name[0] != "_"
-                       and thing.__module__ == found.name}
+                       if isinstance(thing, types.FunctionType) and name[0] != "_" and thing.__module__ == found.name
+                       and ("backward" in name or found.name.rpartition(".")[2] in CONTEXT)}
 
     def look(frame, event, _):
         if event == "call":
             called.add(frame.f_code)
 
-    data, sample = text.load(None), verify.sample(verify.valid(4)[0])
+    data, (cases, first) = text.load(None), steps.in_order(steps.LAYOUT_RANKS)
     sys.setprofile(look)
     try:
         operators.compare(np.empty(0))
-        for case in sample[:20]:
+        for case in cases[:first]:
             verify.verify(case, data)
     finally:
         sys.setprofile(None)
@@ -114,18 +122,72 @@ def test_an_addition_that_rounds_otherwise_has_other_bits_and_fails(monkeypatch)
     add = fake_cupy.__getattr__
     monkeypatch.setattr(fake_cupy, "add", lambda a, b, out=None: add("add")(a, b * (1 + 2e-16), out=out), raising=False)
     status, words, rows = steps.all_collectives(there)
-    assert status == FAILED and "ring, float64, 3 ranks" in words
-    assert all(row["equal"] for row in rows if row["ranks"] == 1 or row["collective"] == "broadcast")
+    assert status == FAILED and "reduce-scatter, sum, float64, 3 ranks" in words
+    wrong = {row["collective"].partition(", in the")[0] for row in rows if not row["equal"]}
+    assert wrong == {"reduce-scatter, sum"} | {f"all-reduce, {name}, sum" for name in collectives.ALGORITHMS}
+    assert all(row["equal"] for row in rows if row["ranks"] == 1)
 
 
-def test_layouts_are_tried_while_there_is_time_and_the_number_is_told(monkeypatch):
+def test_every_collective_runs_at_once_and_in_the_background_with_every_op_and_algorithm():
+    called, given = set(), set()
+
+    def program(comm):
+        for _, now, start, arguments in collectives.calls(np.arange(5.0), comm):
+            called.update({now.__name__, start.__name__})
+            given.add((now.__name__, arguments.get("op"), arguments.get("algorithm")))
+
+    run(program, 2)
+    assert called == set(refimpl.collectives.__all__) - {"bounds", "chunk_sizes"}
+    assert given >= {("all_reduce", op, name) for op in OPS for name in ALL_REDUCE if name != "native"}
+    assert given >= {("all_gather", None, name) for name in ALL_GATHER} | {("reduce_scatter", op, None) for op in OPS}
+
+
+@pytest.mark.parametrize(("P", "inside", "across"), [(2, 0, 2), (3, 0, 4), (4, 2, 2), (8, 2, 6)])
+def test_the_hierarchical_all_reduce_crosses_nodes(P, inside, across):
+    """Messages of a rank: reduce-scatter and all-gather among N of a node, a ring among M nodes: 2 (N-1), 2 (M-1)."""
+    ledger, calls = Ledger(), 2 * len(OPS)                               # at once and in the background
+    run(collectives.all_of_them, P, "float64", 101, np.empty(0), ledger=ledger)
+    groups = "dp.node", "dp.nodes"
+    assert [ledger.messages(0, group=name) for name in groups] == [calls * inside, calls * across]
+
+
+def test_what_a_rank_holds_is_compared_bit_by_bit_where_it_is_a_list_or_nothing_too():
+    same, x = collectives.same, np.arange(3.0)
+    assert same(x, x.copy()) and same([x, x], [x, x]) and same(None, None) and same(x * np.nan, x * np.nan)
+    assert not same(x, x + 1e-15) and not same([x], [x, x]) and not same(None, x) and not same(x, None)
+    assert not same(np.array([0.0]), np.array([-0.0])) and not same([x, x], [x, -x])
+
+
+def test_layouts_are_tried_while_there_is_time_the_first_ones_at_least_and_the_number_is_told(monkeypatch):
     there = device.Device("rehearsal", DEVICE, "")
-    status, words, figures = steps.all_layouts(there, limit=0.5, ranks=2)
-    assert status == PASSED and 1 <= figures["tried"] < figures["sample"] and figures["on_device"]
-    assert words.startswith(f"{figures['tried']} of a sample of {figures['sample']} layouts on 2 ranks")
-    off = {"passed": False, "first": {"gradients": 1.0}, "worst": "head.w"}
-    monkeypatch.setattr(verify, "verify", lambda *_: off)
+    status, words, figures = steps.all_layouts(there, ranks=1)
+    assert status == PASSED and figures["tried"] == figures["sample"] and figures["on_device"]
+    now, found = [0.0], {"passed": True, "first": {"gradients": 2e-16}, "worst": "head.w"}
+
+    def a_second(*_):
+        now[0] += 1.0
+        return found
+
+    monkeypatch.setattr(verify, "verify", a_second)
+    monkeypatch.setattr(steps, "time", types.SimpleNamespace(perf_counter=lambda: now[0]))
+    first = steps.in_order(2)[1]
+    status, words, figures = steps.all_layouts(there, limit=first + 2, ranks=2)
+    assert status == PASSED and figures["tried"] == first + 2 < figures["sample"]
+    assert words == f"{first + 2} of a sample of {figures['sample']} layouts on 2 ranks, gradients to 2.0e-16"
+    status, words, figures = steps.all_layouts(there, limit=first - 1, ranks=2)
+    assert (status, figures["tried"]) == (NOT_RUN, first - 1)
+    assert words.startswith(f"time for {first - 1} of the {first} layouts")
+    found["passed"] = False
     assert steps.all_layouts(there, ranks=1)[0] == FAILED
+
+
+def test_the_layouts_that_come_first_have_every_value_of_every_axis_and_none_comes_twice():
+    cases, first = steps.in_order(4)
+    sample = verify.sample(verify.valid(4)[0])
+    assert sorted(map(str, cases)) == sorted(map(str, sample)) and len(set(cases)) == len(cases)
+    for k, axis in enumerate(verify.AXES):
+        assert {case.values[k] for case in cases[:first]} == {case.values[k] for case in sample}, axis
+    assert first < 20 < len(cases)
 
 
 # -- what is reported -------------------------------------------------------------------------------------------------
@@ -150,7 +212,6 @@ def test_a_rehearsal_runs_the_same_steps_and_is_no_pass(capsys, tmp_path, monkey
     chosen = [step for step in check.STEPS if step.name in (
         "device", "operators", "transport, staged, 2 ranks", "transport, CUDA-aware, 2 ranks", "trainer, 2 ranks")]
     monkeypatch.setattr(check, "STEPS", chosen)
-    monkeypatch.setattr(check.check, "__defaults__", (check.check.__defaults__[0], chosen))
     file = tmp_path / "report.json"
     assert gpu_check("--rehearse", "fake_cupy", "--json", str(file)) == 3
     shown, report = capsys.readouterr().out, json.loads(file.read_text())
@@ -186,8 +247,20 @@ def test_a_step_that_crashes_or_hangs_or_prints_nothing_failed_and_its_words_are
 
 def test_a_step_that_another_mpi_would_need_did_not_run(monkeypatch):
     aware = next(step for step in check.STEPS if step.aware)
-    monkeypatch.setattr(check, "mpi_is_aware", lambda: False)
-    assert check.transport(aware)[0] == NOT_RUN
+    monkeypatch.setattr(check, "mpi_is_aware", lambda: (NOT_RUN, "it is not"))
+    assert check.transport(aware) == (NOT_RUN, "it is not", None)
+
+
+@pytest.mark.parametrize(("chosen", "status", "says"), [("1", PASSED, "REFIMPL_CUDA_AWARE"), ("2", FAILED, "must be 0"),
+                                                       ("0", NOT_RUN, "not CUDA-aware (REFIMPL_CUDA_AWARE); where")])
+def test_mpi_is_asked_once_whether_it_is_aware(chosen, status, says, monkeypatch):
+    check.mpi_is_aware.cache_clear()
+    monkeypatch.setenv("REFIMPL_CUDA_AWARE", chosen)
+    asked, ask = [], check.ask
+    monkeypatch.setattr(check, "ask", lambda question: asked.append(question) or ask(question))
+    found = [check.mpi_is_aware(), check.mpi_is_aware()]
+    check.mpi_is_aware.cache_clear()
+    assert found[0] == found[1] and found[0][0] == status and says in found[0][1] and asked == ["aware"]
 
 
 def test_a_trainer_that_is_not_the_run_of_one_device_fails(monkeypatch):
@@ -197,19 +270,63 @@ def test_a_trainer_that_is_not_the_run_of_one_device_fails(monkeypatch):
     assert status == FAILED and "--dp 2 --tp 2" in words and "gradients off by 5.0e-01" in words
 
 
-def test_all_of_it_takes_less_than_6_minutes_even_if_every_step_hangs():
-    patience = [step.seconds + (2 if step.ranks else 0) * len(check.LAYOUTS) for step in check.STEPS]
-    assert sum(patience) + 10 < 6 * 60 and steps.LAYOUT_SECONDS < 60 - 10
-    assert math.isfinite(sum(patience))
+def test_all_of_it_takes_less_than_6_minutes():
+    layouts = next(step for step in check.STEPS if step.name == "layouts")
+    assert check.most_seconds() + 10 < 6 * 60 and steps.LAYOUT_SECONDS + 10 < layouts.seconds
+
+
+def test_if_everything_hangs_and_nothing_ends_that_is_asked_to_every_step_failed_in_no_more_than_that(
+        monkeypatch, tmp_path):
+    deaf = tmp_path / "deaf"
+    deaf.write_text("#!/bin/sh\ntrap '' TERM\nfor once in 1 2 3; do sleep 20; done\n")
+    deaf.chmod(0o755)
+    processes = []
+
+    def start(*_, **options):
+        processes.append(subprocess.Popen([deaf], start_new_session=True, **options))
+        return processes[-1]
+
+    check.mpi_is_aware.cache_clear()
+    monkeypatch.setattr(check, "start_job", start)
+    monkeypatch.setattr(check.sys, "executable", str(deaf))
+    monkeypatch.setattr(check, "QUESTIONS", dict.fromkeys(check.QUESTIONS, 0.2))
+    monkeypatch.setattr(check, "STEPS", [step._replace(seconds=0.2) for step in check.STEPS])
+    for name in ("GRACE", "PATIENCE"):
+        monkeypatch.setattr(check, name, 0.2)
+    began = time.perf_counter()
+    outcomes = check.check()
+    seconds = time.perf_counter() - began
+    check.mpi_is_aware.cache_clear()
+    assert {outcome.status for outcome in outcomes} == {FAILED} and len(outcomes) == len(check.STEPS)
+    assert all("no answer within" in outcome.words for outcome in outcomes)
+    assert len(processes) == 4 and all(process.poll() is not None for process in processes)
+    spared = 2 * 0.6 + 2 * 0.5           # no job of the CUDA-aware steps, nor of the second layout of the trainer's
+    assert -0.2 < seconds - (check.most_seconds() - spared) < 3
 
 
 @pytest.mark.parametrize(("options", "says"), [
     (["--step", "everything"], "--step everything: expected one of device, operators, collectives, layouts"),
-    (["--rehearse", "cupi"], "REFIMPL_GPU_LIBRARY='cupi'"), (["--json", "no/such/folder/a.json"], "no such folder")])
+    (["--rehearse", "cupi"], "REFIMPL_GPU_LIBRARY='cupi'"),
+    (["--rehearse", "json"], "REFIMPL_GPU_LIBRARY='json': module 'json' has no attribute 'empty'; expected numpy, or"),
+    (["--json", "no/such/folder/a.json"], "--json no/such/folder/a.json: there is no folder no/such/folder"),
+    (["--json", "tests"], "--json tests: the name must end in .json; tests.json works")])
 def test_what_it_cannot_do_is_one_line_and_status_2(options, says, capsys):
     assert gpu_check(*options) == 2
     shown = capsys.readouterr()
     assert shown.out == "" and says in shown.err and shown.err.count("\n") == 1
+
+
+def test_a_folder_for_the_report_is_refused_before_any_step_and_a_report_comes_whole(monkeypatch, capsys, tmp_path):
+    (tmp_path / "folder.json").mkdir()
+    monkeypatch.setattr(check, "check", lambda report: pytest.fail("a step has run"))
+    assert gpu_check("--json", str(tmp_path / "folder.json")) == 2
+    assert "cannot be written there" in capsys.readouterr().err
+    file = tmp_path / "report.json"
+    file.write_text("the last one")
+    monkeypatch.setattr(check, "check", lambda report: [Outcome("step", PASSED, "words", object())])
+    with pytest.raises(TypeError, match="not JSON"):
+        gpu_check("--json", str(file))
+    assert file.read_text() == "the last one" and len(list(tmp_path.iterdir())) == 2
 
 
 def test_in_a_job_it_is_refused(monkeypatch, capsys):

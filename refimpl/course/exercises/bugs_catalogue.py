@@ -15,7 +15,8 @@ BUGS = [
             "Then return reduce_scatter(buffer, replicas) / D.",
         ),
         advice={
-            "wrong order": "Sum the table over the stages while every rank still has all of its own gradient of it.",
+            "wrong addends": "Sum the table over the stages while every rank still has all of its own gradient of it.",
+            "everything added": "Over the stages add buffer[start:start + size]: the rest is of other parameters.",
             "missing all-reduce": "Two sums are needed: over replicas for everything, over stages for the table.",
             "off by a factor": "The mean is over replicas only: D of them, whichever stage they are on.",
             "wrong traffic": "The table over stages, and a reduce-scatter over replicas: no more has to travel.",

@@ -22,8 +22,9 @@ MESHES = (                                                           # tp, cp, d
     (2, 1, 2, 2, DEFAULT), (2, 2, 2, 2, DP_LAST), (2, 3, 2, 2, "pp-dp-cp-tp"), (4, 1, 3, 2, "dp-tp-pp-cp"),
     (1, 1, 1, 5, DEFAULT), (1, 1, 1, 1, DEFAULT))
 NODES = (                                                            # with a node's size: picotron #17 is the second
-    (2, 1, 2, 2, DEFAULT, 4), (2, 2, 2, 2, DEFAULT, 8), (2, 2, 2, 2, DP_LAST, 8), (3, 1, 4, 1, DEFAULT, 8),
-    (2, 1, 2, 2, "pp-dp-cp-tp", 4), (2, 1, 1, 2, DEFAULT, 1), (8, 1, 1, 2, DEFAULT, 8), (1, 1, 1, 1, DEFAULT, 8))
+    (2, 1, 2, 2, DEFAULT, 4), (2, 2, 2, 2, DEFAULT, 8), (2, 2, 2, 2, DP_LAST, 8), (16, 1, 2, 1, DEFAULT, 8),
+    (3, 1, 4, 1, DEFAULT, 8), (2, 1, 2, 2, "pp-dp-cp-tp", 4), (2, 1, 1, 2, DEFAULT, 1), (8, 1, 1, 2, DEFAULT, 8),
+    (1, 1, 1, 1, DEFAULT, 8))
 
 
 def named(tp, cp, dp, pp):

@@ -51,6 +51,7 @@ COMPOSING = [
             "only the first group": "The first group may fit where a later one does not: with nodes of 8, [6, 7, "
                                     "8] of 3.",
             "only sizes": "How many ranks a group has says little: how far apart they are is what counts.",
+            "only the slowest": "It is not one axis that leaves a node: look at the groups of each.",
             "one rank": "A group of one rank sends nothing, wherever it is.",
             "order ignored": "The order decides how far apart the ranks of a group are.",
         }),
@@ -81,8 +82,8 @@ COMPOSING = [
         hints=(
             "Ask of each gradient: which positions is it a sum over, the rank's own or all of them? And is it of the "
             "whole parameter, or of the rank's part?",
-            "Outside the two blocks a rank sees its own positions only: norm and positions are addends. Inside, "
-            "positions have been gathered: row_bias is whole everywhere, column_weight is the rank's own part.",
+            "Outside the two blocks a rank sees its own positions only, and its gradients are addends. Inside, x and "
+            "dy have been gathered, and are whole. Which two of the four belong outside?",
             "return all_reduce(norm, comm), all_reduce(positions, comm), row_bias, column_weight",
         ),
         advice={

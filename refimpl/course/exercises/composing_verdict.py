@@ -3,7 +3,7 @@
     wrong shape    wrong values    order ignored    wrong order
     out of range   not divided                                        coordinates
     not a partition     other axes differ     transposed              groups
-    only sizes     only the first group       one rank                crossings
+    only sizes     only the first group       only the slowest     one rank      crossings
     held twice     added up     hole not noticed     refused     wrong cut     input changed         reshard
     gather forgotten    one block    one lap    limit of many ranks    bytes    over all ranks    sp saves traffic
 
@@ -135,10 +135,17 @@ def judge_crossing(sizes, order, node_size, axes):
             ("only the first group", "only the first group was looked at",
              {axis for axis in sizes if layout.node_crossings(axis)[0]}),
             ("order ignored", "this is so in the default order", {axis for axis in sizes if fixed.crosses_nodes(axis)}),
-            ("only sizes", "this compares sizes with the node's", {axis for axis in sizes if sizes[axis] > node_size})):
+            ("only sizes", "this compares sizes with the node's", {axis for axis in sizes if sizes[axis] > node_size}),
+            ("only the slowest", "this is the slowest axis, and no other", {order.split("-")[-1]}),
+            ("only the slowest", "this is the slowest axis of several ranks, and no other", slowest(sizes, order))):
         if mine == suspect:
             raise Wrong(kind, headline, where)
     raise Wrong("wrong values", f"{odd} is {'missing' if odd in expected else 'there, but stays inside'}", where)
+
+
+def slowest(sizes, order):
+    """The last axis of the order that has more than one rank, as a set; empty where there is none."""
+    return set([axis for axis in order.split("-") if sizes[axis] > 1][-1:])
 
 
 # -- checkpoints ------------------------------------------------------------------------------------------------------

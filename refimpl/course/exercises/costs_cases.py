@@ -43,14 +43,19 @@ def states_counted(psi, zero, ranks, gradient):
 
 def states_suspects(psi, zero, ranks, gradient):
     """What known mistakes come to."""
-    def cut(stage, gradient=gradient, optimizer=12):
-        return tuple(psi * item / (ranks if stage >= begins else 1)
-                     for item, begins in ((2, 3), (gradient, 2), (optimizer, 1)))
+    def cut(stage, gradient=gradient, optimizer=12, begins=(3, 2, 1), alone=False):
+        return tuple(psi * item / (ranks if stage == first or stage > first and not alone else 1)
+                     for item, first in zip((2, gradient, optimizer), begins, strict=True))
 
     return [("copy forgotten", "the optimizer has two moments, but no float32 copy of the weights",
              cut(zero, optimizer=8)),
             ("wrong dtype", "gradients are counted in another dtype than they have", cut(zero, gradient=6 - gradient)),
-            *[("wrong cut", f"this is what ZeRO {stage} cuts", cut(stage)) for stage in range(4) if stage != zero]]
+            ("wrong cut", "the stages are in the wrong order: the optimizer is cut first, the weights last",
+             cut(zero, begins=(1, 2, 3))),
+            ("wrong cut", f"only one kind is cut; ZeRO {zero} also cuts what the stages before it do",
+             cut(zero, alone=True)),
+            *[("wrong cut", f"this is what a rank holds under ZeRO {stage}", cut(stage))
+              for stage in range(4) if stage != zero]]
 
 
 def model_states():
@@ -67,9 +72,10 @@ def model_states():
 
 # -- lesson 03: what a layer keeps ------------------------------------------------------------------------------------
 
-KEPT = ((8, 1, 16, 2, 1, False, "none"), (8, 2, 16, 4, 2, False, "none"), (8, 2, 16, 4, 4, True, "none"),
+KEPT = ((12, 1, 16, 2, 1, False, "none"), (8, 2, 16, 4, 2, False, "none"), (8, 2, 16, 4, 4, True, "none"),
         (16, 1, 32, 4, 2, False, "selective"), (16, 3, 32, 4, 2, True, "selective"), (8, 2, 16, 4, 2, False, "full"),
         (8, 2, 16, 4, 2, True, "full"))                          # s b h a t, sequence-parallel, recompute
+# In the first a s is not h: else no masks at all would be as much too little as one copy of the probabilities.
 
 
 @cache
@@ -116,7 +122,13 @@ def kept_suspects(*case):
              if recompute == "full" else (-1.0,)),
             ("recomputation", "with full recomputation only the layer's input is kept", wrong(recompute="selective")
              if recompute == "full" else (-1.0,)),
-            ("wrong dtype", "the masks are counted with 2 bytes an element; they have 1", wrong(around=12, core=6))]
+            ("wrong dtype", "the masks are counted with 2 bytes an element; they have 1", wrong(around=12, core=6)),
+            ("copy forgotten", "hidden features are counted once; they are kept before GELU and after it",
+             wrong(inside=16)),
+            ("copy forgotten", "hidden features are counted as h wide; they are four times as wide", wrong(inside=12)),
+            ("copy forgotten", "queries, keys and values are three arrays; one is counted", wrong(inside=20)),
+            ("copy forgotten", "the masks of dropout are missing", wrong(around=8, core=4)),
+            ("copy forgotten", "the two masks behind the blocks are missing", wrong(around=8))]
 
 
 def layer_keeps():

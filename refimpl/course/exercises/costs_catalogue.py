@@ -14,8 +14,8 @@ COSTS = [
         hints=(
             "Write the bytes of one parameter first, without ZeRO: the weight, its gradient, and what Adam keeps in "
             "float32. Then ask what each stage cuts.",
-            "2, `gradient`, and 12 = 4 + 4 + 4 bytes. Stage 1 divides the 12 by the ranks, stage 2 also the gradient, "
-            "stage 3 also the weight.",
+            "2, `gradient`, and 12 = 4 + 4 + 4 bytes. Each stage divides what the stages before it do, and one kind "
+            "more: the largest comes first.",
             "share = lambda begins: psi / ranks if zero >= begins else psi; return 2 * share(3), gradient * share(2), "
             "12 * share(1).",
         ),
@@ -38,7 +38,10 @@ COSTS = [
         advice={
             "wrong cut": "Inside the blocks heads and hidden features are cut by t. Outside all is whole, or cut along "
                          "the sequence.",
-            "probabilities": "Softmax's output 2, the mask 1, the dropped probabilities 2: five bytes, a s s b times.",
+            "probabilities": "Softmax's output 2, the mask 1, the dropped probabilities 2: five bytes, a s s b times, "
+                             "cut by t like the heads. They are kept with 'none' alone.",
+            "copy forgotten": "Outside 4 inputs of 2 bytes and 2 masks of 1; inside queries, keys, values and the "
+                              "output, 2 each, and 4 h hidden features, before and after GELU.",
             "recomputation": "'selective' computes the scores again, 'full' the whole layer from its input.",
             "wrong dtype": "A mask has one byte an element, everything else two.",
             "off by a factor": "Bytes: two for each element, one for each element of a mask.",
@@ -55,7 +58,7 @@ COSTS = [
         ),
         advice=FITS | {
             "does not fit": "More tp x pp cuts everything, ZeRO 1 the optimizer, selective recomputation the scores.",
-            "too slow": "Chunks shorten the bubble, a smaller tp its messages; do not compute again what you can keep.",
+            "too slow": "Chunks shorten `bubble`, a smaller tp `tp`, more stages `dp`; `again` is what is recomputed.",
             "ep multiplied": "GPT-3 has no experts: leave ep out.",
         }),
     Exercise(
@@ -64,15 +67,19 @@ COSTS = [
             "409 billion parameters, of which most are experts'. ep cuts those, over ranks that are there already. How "
             "many of the ranks of one node may an expert-parallel group have, and what is left for tp and dp?",
             "With expert_tp = tp an expert's shards take the tp ranks of a node, and its group reaches over nodes. "
-            "With expert_tp=1 every rank has whole experts: ep=8 fills a node.",
+            "With expert_tp=1 every rank has whole experts: ep=8 fills a node. What is slow then? A model as narrow as "
+            "this one has little for many tp ranks; stages leave each GPU fewer gradients, and chunks must divide "
+            "the 80 layers.",
             'tp, pp = 2, 16; return {"dp": gpus // 32, "tp": 2, "pp": 16, "ep": 8, "expert_tp": 1, "zero": 1, '
             '"chunks": 5, "sequence_parallel": True}.',
         ),
         advice=FITS | {
             "ep multiplied": "ep is taken out of dp and tp: dp x tp x pp alone is the number of GPUs.",
-            "across nodes": "expert_tp=1 lets the ep group run over the tp ranks first, which share a node.",
+            "across nodes": "With expert_tp=1 an ep group has neighbouring ranks, else every tp-th one; a node of 8 "
+                            "has room for it if the last is less than 8 from the first.",
             "does not fit": "ep, pp and ZeRO 1 cut what experts take; a smaller micro_batch what activations take.",
-            "too slow": "Chunks shorten the bubble; a larger pp leaves fewer gradients, a smaller tp less to send.",
+            "too slow": "Chunks shorten `bubble`; a larger pp leaves fewer gradients to sum, `dp`, a smaller tp less "
+                        "of `tp`.",
         }),
     Exercise(
         29, "bubble_shares", "the bubble, over two denominators", "13", difficulty=1, minutes=10, kind="count",

@@ -11,6 +11,8 @@ from numbers import Real
 
 from refimpl.course.exercises.finding import Wrong
 
+FACTORS = (2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 100, 1000, 1024)
+
 
 def judge_numbers(words, names, expected, suspects, found):
     """Raise `Wrong` unless the numbers are those expected.
@@ -30,12 +32,20 @@ def judge_numbers(words, names, expected, suspects, found):
             raise Wrong(diagnosis, cause, f"{words}: {compared(names, numbers, expected)}")
     pairs = [pair for pair in zip(numbers, expected, strict=True) if any(pair)]
     ratios = {round(number / right, 9) if right else None for number, right in pairs}
-    if len(ratios) == 1 and ratios.isdisjoint({0.0, None}):
-        ratio, = ratios
+    ratio = ratios.pop() if len(ratios) == 1 else None
+    if ratio and ratio > 0 and (len(pairs) > 1 or simple(ratio)):
         times = f"{ratio:g} times too large" if ratio > 1 else f"{1 / ratio:g} times too small"
         raise Wrong("off by a factor", f"what is returned is {times}", f"{words}: {compared(names, numbers, expected)}")
-    raise Wrong("wrong values", "the numbers are not those that were counted",
-                f"{words}: {compared(names, numbers, expected)}")
+    what = "the numbers are not those that were" if len(names) > 1 else "the number is not the one that was"
+    raise Wrong("wrong values", f"{what} counted", f"{words}: {compared(names, numbers, expected)}")
+
+
+def simple(ratio):
+    """Whether one number alone says by its ratio to the right one that a factor is wrong: any two numbers have a ratio.
+
+    Few ranks, or one less; the bytes of an element, or its bits; a percentage; thousands of either kind.
+    """
+    return any(math.isclose(max(ratio, 1 / ratio), factor, rel_tol=1e-9) for factor in FACTORS)
 
 
 def alike(numbers, others):
@@ -53,4 +63,4 @@ def compared(names, numbers, expected):
 
 def shown(number):
     """A number as a learner reads it: "1,024", "0.0986"."""
-    return f"{number:,.0f}" if number == int(number) else f"{number:,.6g}"
+    return f"{number:,.0f}" if math.isfinite(number) and number == int(number) else f"{number:,.6g}"

@@ -70,7 +70,7 @@ def judge_design(task, found):
     try:
         training = training_of(task, **found)
     except (TypeError, ValueError) as error:
-        raise Wrong("does not divide", "the layout does not divide the model or the batch", f"{case}{error}.") from None
+        raise Wrong("does not divide", "this layout cannot be made", f"{case}{error}.") from None
     gpu = find_gpu(task.gpu)
     check_memory(case, training, gpu)
     if task.local_experts:
@@ -113,11 +113,12 @@ def check_memory(case, training, gpu):
 def check_nodes(case, layout, gpu):
     """Every expert-parallel group inside one domain."""
     for rank in range(layout.world):
-        domains = {other // gpu.domain_size for other in layout.group("ep", rank)}
+        group = layout.group("ep", rank)
+        domains = {other // gpu.domain_size for other in group}
         if len(domains) > 1:
             raise Wrong("across nodes", f"an expert-parallel group is on {len(domains)} nodes",
                         f"{case}ep={layout.ep} with expert_tp={layout.expert_tp}: the group of rank {rank} is "
-                        f"{list(layout.group('ep', rank))[:4]} ...")
+                        f"[{', '.join(map(str, group[:3]))}, ..., {group[-1]}], and a node has {gpu.domain_size} GPUs.")
 
 
 GRID = {"tp": (1, 2, 4, 8), "pp": (1, 2, 4, 8, 16), "ep": (1,), "expert_tp": (None,), "zero": (1,),

@@ -33,6 +33,7 @@ HEADLINES = {
     "off by a factor": "the values are off by a factor", "bias": "every row is off by the same amount",
     "missing all-gather": "the ranks' shards are not put together",
     "wrong order": "right numbers in the wrong places", "wrong addends": "the sum has wrong addends",
+    "everything added": "more is added up than belongs together",
 }
 
 GENERIC = {*HEADLINES, "wrong values"} - {"off by a factor", "not a number"}             # of a gradient: one kind

@@ -139,10 +139,10 @@ def terminal(timeline, columns=100, colour=False):
     per_unit = next((width for width in range(label, 1, -1) if makespan / unit * width <= room), 1)
     dt = unit / per_unit
     across = max(math.ceil(makespan / dt - 1e-9), 1)
-    times = [(column + 0.5) * dt for column in range(across)]
-    middle = []
+    shown, middle = range(across), []
     if across > room:
-        times, middle = times[:room // 2] + times[-(room - room // 2 - 1):], [room // 2]
+        shown, middle = [*range(room // 2), *range(across - (room - room // 2 - 1), across)], [room // 2]
+    times = [(column + 0.5) * dt for column in shown]
     lines = []
     for rank in range(s.stages):
         line = cells(timeline, rank, times, s.chunks > 1 and per_unit >= label, colour)

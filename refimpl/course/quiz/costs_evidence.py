@@ -2,10 +2,15 @@
 
     kept_units(8, True)                     what a layer keeps, in s b h             a meter counts on ranks
     kind_of('llama2-70b', 'logits', ...)    GB of the fullest GPU                    cost/footprint.py
+    total_of('gpt3-175b', 'a100-80gb', ...) the same, of all kinds                   cost/footprint.py
+    States(zero=1).per_parameter(64)        bytes of model states                    cost/states.py
+    rounded(2**-26, 'float16')              a number as it is stored                 precision.py
     nodes_of('ep', dp=16, tp=8, ep=8)       how far a group reaches                  the layout's ranks are listed
     all_reduces_of_layer()                  of a tensor-parallel layer and step      counted in elements
     claim_value('b')                        what comes out of a claim                cost/facts
 """
+
+import numpy as np
 
 from refimpl.cost import traffic
 from refimpl.cost.facts import claims
@@ -13,9 +18,11 @@ from refimpl.cost.footprint import footprint
 from refimpl.cost.hardware import find as find_gpu
 from refimpl.cost.models import find as find_model
 from refimpl.cost.sizes import Model
+from refimpl.cost.states import States
 from refimpl.cost.training import Training
 from refimpl.course.exercises.costs_cases import kept_counted
 from refimpl.layout import Layout
+from refimpl.precision import STORED, narrow, wide
 
 
 def kept_units(t, sequence_parallel=False, recompute="selective"):
@@ -33,9 +40,19 @@ def scores_share(s, h, a):
 
 def kind_of(model, kind, **options):
     """GB of one kind on the fullest GPU of a model's layout; options of `Training`, and axes of its `Layout`."""
-    axes = {axis: options.pop(axis) for axis in ("dp", "tp", "pp", "cp", "ep") if axis in options}
-    found = footprint(Training(find_model(model), Layout(**axes), **options))
+    found = footprint(training_of(model, options))
     return found.kinds(found.worst)[kind] / 1e9
+
+
+def total_of(model, card, **options):
+    """GB of everything on the fullest GPU of this kind; options as in `kind_of`."""
+    return footprint(training_of(model, options), find_gpu(card)).total() / 1e9
+
+
+def training_of(model, options):
+    """The `Training` of a model: options of its own, and axes of its `Layout`."""
+    axes = {axis: options.pop(axis) for axis in ("dp", "tp", "pp", "cp", "ep") if axis in options}
+    return Training(find_model(model), Layout(**axes), **options)
 
 
 def fewest_stages(model, gpu, tp, bytes_each):
@@ -79,6 +96,12 @@ def mfu_of_hfu():
     return 3 * forward / (3 * forward + forward)
 
 
+def rounded(x, dtype):
+    """The number as an element of this dtype: "float16", "bfloat16", "float32"."""
+    stored = narrow(np.array([x], dtype=np.float32), np.dtype(STORED[dtype]))
+    return float(wide(stored)[0])
+
+
 def claim_value(id):
     """The number that comes out of a claim."""
     return next(one.value for one in claims() if one.id == id)
@@ -90,5 +113,5 @@ def gpu(name):
 
 
 COSTS = {f.__name__: f for f in (
-    kept_units, scores_share, kind_of, fewest_stages, nodes_of, replicas_on, expert_replicas, sequences_of,
-    all_reduces_of_layer, mfu_of_hfu, claim_value, gpu)}
+    kept_units, scores_share, kind_of, total_of, fewest_stages, nodes_of, replicas_on, expert_replicas, sequences_of,
+    all_reduces_of_layer, mfu_of_hfu, rounded, claim_value, gpu, States)}

@@ -85,7 +85,7 @@ def gradient_factor(ep):
         return summed                                                                  # no other rank has this expert
 
     wrong = run(program, ep)[0]
-    return wrong / (x.reshape(ep, ep, 4)[:, 0].sum() / x.size)
+    return float(wrong / (x.reshape(ep, ep, 4)[:, 0].sum() / x.size))
 
 
 def shared_gradient_factor(P):

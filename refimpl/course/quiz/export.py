@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 from pathlib import Path
 
 from refimpl.course.plots.files import write_text
@@ -73,11 +74,19 @@ def cards(data):
         right = next(c for c in q["choices"] if c["right"])
         front = q["stem"] + "\n\n" + "\n".join(f"- {c['text']}" for c in q["choices"])
         back = f"{right['text']}\n\n{right['why']} ({q['source']})"
-        lines.append("\t".join(as_cell(side) for side in (front, back)))
+        lines.append("\t".join(map(as_html, (front, back))))
     return "\n".join([*lines, ""])
 
 
-def as_cell(text):
-    """Text in one cell of a table: HTML without tabs and line breaks."""
-    text = text.replace("&", "&amp;").replace("<", "&lt;").replace("\t", "    ")
-    return text.replace("\n", "<br>")
+def as_html(text):
+    """Text for one field of a card: code as code; no tab, line break or quotation mark, which would end the field."""
+    parts = [escaped(part.strip("\n") if k % 2 else part) for k, part in enumerate(text.split("```"))]
+    return "".join(f"<pre>{part}</pre>" if k % 2 else re.sub("`([^`]+)`", r"<code>\1</code>", part)
+                   for k, part in enumerate(parts))
+
+
+def escaped(text):
+    """What would be read as HTML, or as the end of a field, in HTML's words."""
+    for mark, word in (("&", "&amp;"), ("<", "&lt;"), ('"', "&quot;"), ("\t", "    "), ("\n", "<br>")):
+        text = text.replace(mark, word)
+    return text

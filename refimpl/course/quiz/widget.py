@@ -36,9 +36,17 @@ const begin = tries => {
     });
     prepare();
     new MutationObserver(prepare).observe(quiz, {childList: true, subtree: true});
+    quiz.addEventListener('click', ({target}) => {          // before the button has it: what is chosen goes ahead
+        const box = target.closest('.refimpl-check')?.closest('.refimpl-question');
+        if (!box) return;
+        const at_click = box.querySelector('.refimpl-at-click input');
+        at_click.value = [...box.querySelectorAll('.widget-radio-box input')].findIndex(input => input.checked);
+        at_click.dispatchEvent(new Event('change', {bubbles: true}));
+    }, true);
 };
 begin(50);
-"""     # ipywidgets does not say which choices belong together; JupyterLab would take their arrows for its own
+"""     # ipywidgets does not say which choices belong together; JupyterLab would take their arrows for its own. And a
+#         second choice waits in the page until the kernel has had the first; a click does not: it would overtake it.
 
 
 class Quiz(ipywidgets.VBox):
@@ -90,12 +98,16 @@ class QuestionBox(ipywidgets.VBox):
         self.title = f"{title} · {question.level}" + (" · you missed this one last time" if self.missed_before else "")
         self.stem, self.feedback = ipywidgets.HTML(), ipywidgets.HTML()
         self.radio = ipywidgets.RadioButtons(layout={"width": "max-content", "max_width": "100%"})
+        self.at_click = ipywidgets.IntText(-1, layout={"display": "none"})     # which choice the page showed; -1: none
+        self.at_click.add_class("refimpl-at-click")
         self.check = ipywidgets.Button(description="Check answer")
+        self.check.add_class("refimpl-check")
         self.again = ipywidgets.Button(description="Try again")
         self.check.on_click(lambda _: self.grade())
         self.again.on_click(lambda _: self.ask())
-        super().__init__([self.stem, self.radio, ipywidgets.HBox([self.check, self.again]), self.feedback],
-                         layout={"border_top": RULE, "padding": "8px 0"})
+        super().__init__([self.stem, self.radio, ipywidgets.HBox([self.check, self.again]), self.feedback,
+                          self.at_click], layout={"border_top": RULE, "padding": "8px 0"})
+        self.add_class("refimpl-question")
         self.add_class(f"quiz-{question.id}")
         self.shown = None
         self.ask()
@@ -106,19 +118,20 @@ class QuestionBox(ipywidgets.VBox):
             self.shown = self.question.show(self.rng)
         self.stem.value = prose(f"<p><b>{escaped(self.title)}</b></p>{as_html(self.shown.stem)}")
         self.radio.options = [(choice.text, k) for k, choice in enumerate(self.shown.choices)]
-        self.radio.value = None
+        self.radio.value, self.at_click.value = None, -1
         self.graded = False
         self.enable()
         self.say("")
 
     def grade(self):
-        """Grade what is chosen, once, and say why."""
+        """Grade what was chosen when the button was pressed, once, and say why."""
         if self.graded:                                  # a second click, sent before the button was off
             return
-        if self.radio.value is None:
+        chosen = self.at_click.value if self.at_click.value >= 0 else self.radio.value
+        if chosen is None:
             self.say("<p>Choose an answer first.</p>")
             return
-        choice, retry = self.shown.choices[self.radio.value], self.first is not None
+        choice, retry = self.shown.choices[chosen], self.first is not None
         self.graded = True
         if not retry:
             self.first = choice.right

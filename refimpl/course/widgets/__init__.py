@@ -32,10 +32,15 @@ from refimpl.course.widgets.svg import Picture, picture
 from refimpl.course.widgets.token_exchange import TokenExchange
 from refimpl.course.widgets.what_if import WhatIf
 
+WIDGETS = (                                              # all of them, for what is done with every one
+    AllReduceStepper, AlphaBetaExplorer, AttentionGrid, BucketExplorer, ContextMemory, CourseMap, DeadlockPlayground,
+    ExpertLayout, FactCheck, MemoryBar, MeshExplorer, PartitionMap, PipelineExplorer, PipelineStepper, PlannerExplorer,
+    RestartExplorer, RouterHeatMap, SchedulePlayground, SequenceMap, SplitExplorer, TokenExchange, WhatIf)
+
 __all__ = [
     "AllReduceStepper", "AlphaBetaExplorer", "AttentionGrid", "Axes", "BucketExplorer", "ContextMemory", "CourseMap",
     "DeadlockPlayground", "ExpertLayout", "Explorer", "FactCheck", "MemoryBar", "MeshExplorer", "PartitionMap",
     "Picture", "PipelineExplorer", "PipelineStepper", "PlannerExplorer", "RestartExplorer", "RouterHeatMap",
-    "SchedulePlayground", "SequenceMap", "SplitExplorer", "TokenExchange", "WhatIf", "option", "picture",
+    "SchedulePlayground", "SequenceMap", "SplitExplorer", "TokenExchange", "WIDGETS", "WhatIf", "option", "picture",
     "round_numbers", "stops", "switch", "whole", "words_area",
 ]

@@ -51,11 +51,11 @@ CASES = {
 FIRST = next(iter(CASES))
 
 
-def training_of(case, tp=1, pp=1, cp=1, ep=1, expert_tp=None, zero=0, chunks=1, micro_batch=1, recompute="none",
+def training_of(case, tp=1, pp=1, cp=1, ep=1, expert_tp=0, zero=0, chunks=1, micro_batch=1, recompute="none",
                 gpus=1.0, sequence=1.0):
     """The `Training` of a `Case` under these settings; dp is what the GPUs leave. ValueError for what does not fit.
 
-    gpus, sequence    times those of the case; the batch has as many tokens as before
+    expert_tp    0: tp    gpus, sequence    times those of the case; the batch has as many tokens as before
     """
     count, length = round(case.gpus * gpus), round(case.sequence * sequence)
     if count % (tp * pp * cp):
@@ -67,7 +67,7 @@ def training_of(case, tp=1, pp=1, cp=1, ep=1, expert_tp=None, zero=0, chunks=1, 
     if model.positions:
         model = change(model, positions=max(model.positions, length))
     gpu = find_gpu(case.gpu)
-    layout = Layout(dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, expert_tp=expert_tp, node_size=gpu.node_size)
+    layout = Layout(dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, expert_tp=expert_tp or None, node_size=gpu.node_size)
     return Training(model, layout, length, micro_batch, batch // (dp * micro_batch),
                     "interleaved" if chunks > 1 else "1f1b", chunks, tp > 1, zero=zero, recompute=recompute,
                     flash=case.flash, grad_dtype="float32")

@@ -5,12 +5,18 @@
     the matrices        -->    [tensor parallelism]   -->  [sequence parallelism]   --> mesh --> layout --> cluster
     ...
 
-A click on a box chooses it, as the menu does; keyboards have the menu. Words and numbers are those of paradigms.py.
+A click on a box chooses it, as the menu does; keyboards have the menu. Beside the menu a link opens the chosen box's
+lesson, in a tab of its own. It is an output and no `HTML` widget: JupyterLab follows the links in outputs itself, from
+the notebook's folder, where one in an `HTML` widget would load the whole window anew. Words and numbers are those of
+paradigms.py.
 """
 
 from html import escape
 
+import ipywidgets
+
 from refimpl.course.paradigms import BATCH, GPUS, PARADIGMS, SEQUENCE, numbers
+from refimpl.course.tracks import lessons
 from refimpl.course.widgets.alpha_beta_explorer import bytes_words, seconds_words
 from refimpl.course.widgets.interactive import Explorer, option
 from refimpl.course.widgets.svg import arrow, bars, box, group, line, picture, text
@@ -30,6 +36,8 @@ OTHERS = {                                                           # boxes tha
 PLACES = {                                                           # column and row of each box
     "ring": (0, 0), "memory": (1, 0), "dp": (1, 1), "zero": (2, 1), "tp": (1, 2), "sp": (2, 2), "cp": (1, 3),
     "pp": (1, 4), "ep": (1, 5), "mesh": (3, 1), "layout": (3, 2), "cluster": (3, 3), "drill": (3, 4)}
+NAMED = {**{p.key: (p.name, p.lesson) for p in PARADIGMS},
+         **{key: (title, lesson) for key, (title, lesson, _) in OTHERS.items()}}          # what stands in each box
 ARROWS = [("dp", "zero"), ("tp", "sp"), ("mesh", "layout"), ("layout", "cluster"), ("cluster", "drill")]
 X, WIDE, TALL, TOP, STEP = (12, 226, 440, 664), 180, 40, 66, 56      # pixels
 CHOICES = {**{p.name: p.key for p in PARADIGMS}, **{title: key for key, (title, _, _) in OTHERS.items()}}
@@ -41,9 +49,7 @@ def draw_map(chosen="dp", clickable=False):
     """All boxes, and what is to be said about the chosen one: a `Picture`. clickable: clicks move the menu."""
     if chosen not in PLACES:
         raise ValueError(f"there is no box {chosen!r}; there are {', '.join(PLACES)}")
-    named = {key: (title, lesson) for key, (title, lesson, _) in OTHERS.items()}
-    named |= {p.key: (p.name, p.lesson) for p in PARADIGMS}
-    title, lesson = named[chosen]
+    title, lesson = NAMED[chosen]
     shapes = [text(12, 24, "What is too much for one GPU, and what to do about it", 16, bold=True),
               text(12, 44, "One box is one lesson. Choose a box to see its idea and its cost.", kind="faint")]
     for p in PARADIGMS:
@@ -62,7 +68,7 @@ def draw_map(chosen="dp", clickable=False):
     shapes += together()
     for number, key in enumerate(CHOICES.values()):
         column, row = PLACES[key]
-        name, where = named[key]
+        name, where = NAMED[key]
         kind = "purple" if key == chosen else "forward" if key not in OTHERS else "plain"
         shape = box(X[column], TOP + row * STEP, WIDE, TALL, f"{where}  {name}", kind, 13, key == chosen)
         if clickable:
@@ -125,7 +131,19 @@ def wrapped(words, x, y, width, size=13):
     return [text(x, y + k * (size + 4), each, size) for k, each in enumerate([*lines, line])]
 
 
+def way_into(chosen):
+    """The link to the lesson of a box, as the output of a cell. Its file lies beside the notebook that has the map."""
+    number = NAMED[chosen][1]
+    title, _, file = lessons()[number][0]
+    words = f"Open lesson {number}: {title}"
+    link = f'<a href="{file}" style="display:inline-block;margin:4px 3px">{escape(words)}</a>'
+    return {"output_type": "display_data", "metadata": {}, "data": {"text/html": link, "text/plain": words}}
+
+
 def CourseMap(chosen="dp"):
-    """The widget: a menu of all boxes, and the boxes themselves to click on."""
-    return Explorer(lambda chosen: draw_map(chosen, clickable=True), {"chosen": option("Look at", CHOICES, chosen)},
-                    name="course-map")
+    """The widget: a menu of all boxes, the boxes themselves to click on, and the way into the lesson of the chosen."""
+    menu, way = option("Look at", CHOICES, chosen), ipywidgets.Output(outputs=[way_into(chosen)])
+    menu.observe(lambda change: way.set_trait("outputs", (way_into(change["new"]),)), "value")
+    explorer = Explorer(lambda chosen: draw_map(chosen, clickable=True), {"chosen": menu}, name="course-map")
+    explorer.children[0].children += (way,)
+    return explorer

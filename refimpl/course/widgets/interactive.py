@@ -165,8 +165,12 @@ def round_numbers(first, last):
 
 
 def option(description, options, value=None):
-    """A menu; options: words, or {words: value}, or [(words, value)]."""
+    """A menu; options: words, or {words: value}, or [(words, value)]. ValueError for the value None."""
     pairs = list(options.items()) if isinstance(options, dict) else list(options)
+    for pair in pairs:
+        if isinstance(pair, tuple) and pair[1] is None:         # for a menu of ipywidgets, that nothing is chosen
+            raise ValueError(f"{description}: {pair[0]!r} has the value None, and would leave the menu empty when it "
+                             "is chosen again; 0 or a word would not")
     given = {} if value is None else {"value": value}
     return ipywidgets.Dropdown(options=pairs, description=description, tooltip=description, style=WIDE,
                                layout={"width": "max-content"}, **given)

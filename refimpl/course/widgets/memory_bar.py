@@ -55,18 +55,21 @@ def draw_footprint(model="llama3-70b", gpu="h100-sxm", dp=8, tp=8, pp=1, ep=1, z
               text(12, 44, f"{run.model.parameters / 1e9:.1f} billion parameters; {run.states.convention}", 12,
                    kind="faint"), legend(LEFT, 70, [*((kind, name) for name, kind in COLOURS.items()),
                                                     ("idle", "other: logits, buffers, reserve")])]
-    top = 84
+    top, totals = 84, []                                                # the totals lie on the line of the capacity
     for stage, held in enumerate(stages):
-        shapes.append(bar(top + 32 * stage, f"ZeRO {stage}", by_colour(held), scale, bold=stage == zero))
+        shapes.append(bar(top + 32 * stage, f"ZeRO {stage}", kinds := by_colour(held), scale, bold=stage == zero))
+        totals.append(total_of(top + 32 * stage, kinds, scale, bold=stage == zero))
     bottom = top + 32 * 4 - 6
     if pp > 1:
         shapes.append(text(12, bottom + 26, f"ZeRO {zero}, the pipeline's ranks: each holds layers / {pp}, and of "
                            "1F1B's micro-batches the first most", 12, kind="faint"))
         for k, rank in enumerate(ranks_shown(pp, mine.worst)):
-            shapes.append(bar(bottom + 36 + 32 * k, f"rank {rank}", by_colour(mine, rank), scale, rank == mine.worst))
-            end = bottom + 36 + 32 * k + HIGH
+            y, kinds = bottom + 36 + 32 * k, by_colour(mine, rank)
+            shapes.append(bar(y, f"rank {rank}", kinds, scale, rank == mine.worst))
+            totals.append(total_of(y, kinds, scale, rank == mine.worst))
+            end = y + HIGH
         bottom = end
-    shapes.append(capacity(card, scale, 78, bottom))
+    shapes += [capacity(card, scale, 78, bottom), *totals]
     rows = [text(12, bottom + 34, f"The fullest GPU{f', rank {mine.worst}' if pp > 1 else ''}, in numbers", bold=True)]
     for k, row in enumerate(numbers(run, mine)):
         rows.append(number_row(bottom + 58 + 24 * k, *row))
@@ -84,7 +87,7 @@ def by_colour(held, rank=None):
 
 
 def bar(y, label, kinds, scale, bold=False):
-    """A bar of stacked kinds, its total behind it; one that is too long ends in a broken edge."""
+    """A bar of stacked kinds; one that is too long ends in a broken edge."""
     shapes, x, total = [text(LEFT - 8, y + 18, label, 13, "end", bold)], LEFT, sum(kinds.values())
     edge = LEFT + WIDE
     for name, held in kinds.items():
@@ -96,7 +99,13 @@ def bar(y, label, kinds, scale, bold=False):
     if total * scale > WIDE + 0.5:
         shapes.append(line([(edge - 9, y - 2), (edge - 4, y + 8), (edge - 10, y + 17), (edge - 5, y + HIGH + 2)],
                            "ink", 2))
-    return "".join(shapes) + text(x + 7, y + 18, gb(total), 13, bold=bold, kind="ink halo")
+    return "".join(shapes)
+
+
+def total_of(y, kinds, scale, bold=False):
+    """What a bar's kinds are together, behind its end."""
+    total = sum(kinds.values())
+    return text(LEFT + min(total * scale, WIDE) + 7, y + 18, gb(total), 13, bold=bold, kind="ink halo")
 
 
 def capacity(card, scale, top, bottom):
@@ -162,5 +171,5 @@ def MemoryBar(model="llama3-70b", gpu="h100-sxm", dp=8, tp=8, pp=1, zero=0):
         "micro_batch": stops("Micro-batch", 1, [1, 2, 4, 8]),
         "recompute": option("Recompute", ["none", "selective", "full"], "selective"),
         "sequence_parallel": switch("Sequence-parallel with tp", True), "flash": switch("Flash attention"),
-        "grad_dtype": option("Gradients", [("bfloat16", None), ("float32", "float32"), ("both", "both")]),
+        "grad_dtype": option("Gradients", ["bfloat16", "float32", "both"]),
     }, name="memory-bar")

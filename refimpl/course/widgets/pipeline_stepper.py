@@ -118,12 +118,12 @@ def PipelineStepper(name="1f1b", p=4, m=6, moment=0):
         "name": option("Schedule", NAMES, name), "p": whole("Ranks", p, 1, MOST_RANKS),
         "m": whole("Micro-batches", m, 1, MOST_MICROBATCHES),
         "moment": whole("Moment", moment, 0, len(moments(name, p, m)) - 1),
-    }, adjust=lambda name, p, m, moment: {"moment": {"max": last_moment(name, p, m)}}, name="pipeline-stepper")
+    }, adjust=lambda name, p, m, moment: {"moment": reach(name, p, m)}, name="pipeline-stepper")
 
 
-def last_moment(name, p, m):
-    """Of the schedule, or 0 where there is none of that size: drawing it says why."""
+def reach(name, p, m):
+    """Of the slider for the moment: how far it goes; off where there is no schedule of that size, as drawing says."""
     try:
-        return len(moments(name, p, m)) - 1
+        return {"max": len(moments(name, p, m)) - 1, "disabled": False}
     except ValueError:
-        return 0
+        return {"max": 0, "disabled": True}

@@ -137,14 +137,14 @@ def PlannerExplorer(case=FIRST):
     """The widget: a case, and the settings that are held."""
     start = lambda case: {"cp": CASES[case].start.get("cp", 1), "zero": CASES[case].start["zero"],
                           "recompute": CASES[case].start["recompute"], "micro_batch": 1, "network": 1.0, "gpus": 1.0}
-    first = start(case)
+    first, menu = start(case), option("Case", list(CASES), case)
+    menu.observe(lambda change: explorer.set(**start(change["new"])), "value")      # before the Explorer draws it
     explorer = Explorer(draw_plan, {
-        "case": option("Case", list(CASES), case), "cp": stops("CP", first["cp"], [1, 2, 4, 8, 16]),
+        "case": menu, "cp": stops("CP", first["cp"], [1, 2, 4, 8, 16]),
         "zero": stops("ZeRO stage", first["zero"], [0, 1, 2, 3]),
         "recompute": option("Recompute", ["none", "selective", "full"], first["recompute"]),
         "micro_batch": stops("Micro-batch", 1, [1, 2, 4, 8]),
         "network": stops("Network, times", 1.0, [0.1, 0.25, 0.5, 1.0, 2.0, 4.0]),
         "gpus": stops("GPUs, times", 1.0, [0.5, 1.0, 2.0]),
     }, name="planner-explorer")
-    explorer.controls["case"].observe(lambda change: explorer.set(**start(change["new"])), "value")
     return explorer

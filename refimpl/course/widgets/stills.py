@@ -1,4 +1,4 @@
-"""Pictures of the lessons as files, for pages without a kernel: lessons/pictures/NN_name.svg.
+"""Pictures of the lessons as files, for pages without a kernel: lessons/pictures/NN_name.svg. And the README's.
 
     python -m refimpl.course.widgets.stills          write them all anew; a test compares them with what is stored
 
@@ -27,10 +27,12 @@ from refimpl.course.widgets.router_heat_map import draw_routing
 from refimpl.course.widgets.schedule_playground import draw_played
 from refimpl.course.widgets.sequence_map import draw_sequence
 from refimpl.course.widgets.split import draw_split
+from refimpl.course.widgets.statements import draw_statements
 from refimpl.course.widgets.token_exchange import draw_exchange
 from refimpl.course.widgets.what_if import draw_what_if
 
 FOLDER = Path(__file__).parents[3] / "lessons" / "pictures"
+README = FOLDER.parents[1] / "docs" / "three_statements.svg"
 STILLS = {                                               # file: what draws its picture
     "01_ring_step.svg": lambda: draw_all_reduce(4, 2),
     "01_alpha_beta.svg": draw_alpha_beta,
@@ -68,4 +70,5 @@ def write(folder=FOLDER):
 
 
 if __name__ == "__main__":
-    print(*write(), sep="\n")
+    draw_statements().save(README)
+    print(*write(), README, sep="\n")

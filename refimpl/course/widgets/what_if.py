@@ -16,7 +16,7 @@ from refimpl.cost.hardware import find as find_gpu
 from refimpl.cost.step import step
 from refimpl.course.widgets.cases import CASES, FIRST, training_of
 from refimpl.course.widgets.interactive import Explorer, option, stops
-from refimpl.course.widgets.memory_bar import HIGH, LEFT, bar, by_colour, capacity, gb
+from refimpl.course.widgets.memory_bar import HIGH, LEFT, bar, by_colour, capacity, gb, total_of
 from refimpl.course.widgets.svg import box, legend, picture, text, width_of
 
 PARTS = {                                  # what a step's parts are called, with the colour of what they are
@@ -24,7 +24,7 @@ PARTS = {                                  # what a step's parts are called, wit
     "again": ("recomputed", "purple"), "messages": ("waiting for tp, cp, ep, pp", "backward"),
     "bubble": ("bubble", "idle"), "replicas": ("sums over replicas, optimizer", "weight")}
 WIDE = 640
-START = dict(tp=1, pp=1, cp=1, ep=1, expert_tp=None, zero=0, chunks=1, micro_batch=1, recompute="none", network=1.0,
+START = dict(tp=1, pp=1, cp=1, ep=1, expert_tp=0, zero=0, chunks=1, micro_batch=1, recompute="none", network=1.0,
              gpus=1.0, sequence=1.0)
 
 
@@ -60,7 +60,8 @@ def draw_what_if(case=FIRST, network=1.0, **settings):
     scale = WIDE / max(*(min(one.total(), 2.6 * card.memory) for one in held), 1.1 * card.memory)
     for k, (name, one) in enumerate(zip(("as it was", "yours"), held)):
         shapes.append(bar(256 + 32 * k, name, by_colour(one), scale, bold=k == 1))
-    shapes += [capacity(card, scale, 250, 316), legend(LEFT, 356, [
+    totals = [total_of(256 + 32 * k, by_colour(one), scale, bold=k == 1) for k, one in enumerate(held)]
+    shapes += [capacity(card, scale, 250, 316), *totals, legend(LEFT, 356, [
         ("forward", "weights"), ("backward", "gradients"), ("weight", "optimizer"), ("purple", "activations"),
         ("idle", "other")])]
     shapes += figures(392, steps)
@@ -129,13 +130,14 @@ def figures(y, steps):
 
 def WhatIf(case=FIRST):
     """The widget: a case, and everything about it that may be changed."""
-    start = START | CASES[case].start
+    start, menu = START | CASES[case].start, option("Case", list(CASES), case)
+    menu.observe(lambda change: explorer.set(**START | CASES[change["new"]].start), "value")   # before it is drawn
     explorer = Explorer(draw_what_if, {
-        "case": option("Case", list(CASES), case),
+        "case": menu,
         "tp": stops("TP", start["tp"], [1, 2, 4, 8, 16]), "pp": stops("PP", start["pp"], [1, 2, 4, 8, 16, 32]),
         "cp": stops("CP", start["cp"], [1, 2, 4, 8, 16, 32]),
         "ep": stops("EP", start["ep"], [1, 2, 4, 8, 16, 32, 64]),
-        "expert_tp": option("Experts", [("cut by tp", None), ("whole (expert-TP 1)", 1)], start["expert_tp"]),
+        "expert_tp": option("Experts", [("cut by tp", 0), ("whole (expert-TP 1)", 1)], start["expert_tp"]),
         "zero": stops("ZeRO stage", start["zero"], [0, 1, 2, 3]),
         "chunks": stops("Chunks", start["chunks"], [1, 2, 3, 4, 5, 6, 7, 8]),
         "micro_batch": stops("Micro-batch", start["micro_batch"], [1, 2, 4, 8]),
@@ -144,5 +146,4 @@ def WhatIf(case=FIRST):
         "gpus": stops("GPUs, times", 1.0, [0.25, 0.5, 1.0, 2.0, 4.0]),
         "sequence": stops("Sequence, times", 1.0, [0.25, 0.5, 1.0, 2.0, 4.0]),
     }, name="what-if")
-    explorer.controls["case"].observe(lambda change: explorer.set(**START | CASES[change["new"]].start), "value")
     return explorer

@@ -30,6 +30,11 @@ def tied_by_all_reduces(buffer, start, size, comm):
     return (all_reduce(buffer, replicas) / replicas.size)[b[replicas.rank]:b[replicas.rank + 1]]
 
 
+def tied_with_all_else(buffer, start, size, comm):
+    replicas, stages = groups(comm)
+    return reduce_scatter(all_reduce(buffer, stages), replicas) / replicas.size
+
+
 def tied_without_stages(buffer, start, size, comm):
     replicas, _ = groups(comm)
     return reduce_scatter(buffer, replicas) / replicas.size
@@ -287,6 +292,8 @@ def price_in_percent(p, m, v):
 
 WRONG = [
     (tied_by_all_reduces, "wrong traffic", ["values are right", "a reduce-scatter over replicas"]),
+    (tied_with_all_else, "everything added", ["more is added up", "only the table is on both",
+                                                "of other parameters"]),
     (tied_without_stages, "missing all-reduce", ["only its own gradient of the table", "over stages for the table"]),
     (tied_by_the_mean, "off by a factor", ["addends of one gradient", "mean is over replicas only"]),
     (tied_without_replicas, "missing all-reduce", ["its own sequences"]),
@@ -340,7 +347,8 @@ WRONG = [
 ]
 EXERCISE = {"tied": "tied_table", "mean": "token_mean", "gate": "gate_up_shard", "overflow": "overflow_step",
             "rounds": "accumulated_mean", "column": "column_backward", "bytes": "zero_bytes", "price": "schedule_price"}
-GIVEN = {"tied_table": ("wrong order", ["a gradient of one replica alone", "4 ranks, 2 replicas, 2 elements"]),
+GIVEN = {"tied_table": ("wrong addends", ["the sum has wrong addends", "a gradient of one replica alone",
+                                          "4 ranks, 2 replicas, 2 elements"]),
          "token_mean": ("mean of means", ["1, 3 tokens", "divide once"]),
          "gate_up_shard": ("wrong cut", ["half of the ranks have gates only", "fused (3, 8)"]),
          "overflow_step": ("decided alone", ["the step that another rank has skipped", "scale 8, an overflow"]),
@@ -387,7 +395,7 @@ def test_the_reports_own_numbers():
     rng = np.random.default_rng(0)
     tied = bugs_cases.tied_table(rng)[0]
     assert tied.expected["shard"].tolist() == [6, 17, 17, 3]
-    late, = [arrays for kind, _, _, arrays in tied.suspects if kind == "wrong order"]
+    late, = [arrays for kind, _, _, arrays in tied.suspects if kind == "wrong addends"]
     assert [x.tolist() for x in late] == [[6], [22], [16], [3]]
     assert [float(case.expected["loss"]) for case in bugs_cases.token_mean(rng)[:2]] == [2.5, 7]
     first = bugs_cases.overflow_step(rng)[0]

@@ -113,6 +113,14 @@ def cross_by_reach(sizes, order, node_size):
     return found
 
 
+def cross_by_the_slowest(sizes, order, node_size):
+    return [axis for axis in order.split("-") if sizes[axis] > 1][-1:]
+
+
+def cross_by_the_last_name(sizes, order, node_size):
+    return order.split("-")[-1:]
+
+
 def cross_also_alone(sizes, order, node_size):
     return cross_right(sizes, order, node_size) + [axis for axis in sizes if sizes[axis] == 1]
 
@@ -325,6 +333,8 @@ WRONG = [
     (cross_right, "passed", []), (cross_as_a_set, "passed", []),
     (cross_by_the_first_group, "only the first group", ["[6, 7, 8] is on nodes 0, 1"]),
     (cross_by_reach, "only the first group", ["[6, 7, 8] is on nodes 0, 1"]),
+    (cross_by_the_slowest, "only the slowest", ["of several ranks", "tp crosses", "look at the groups of each"]),
+    (cross_by_the_last_name, "only the slowest", ["tp crosses"]),
     (cross_also_alone, "one rank", ["cp does not cross", "sends nothing"]),
     (cross_by_size, "only sizes", ["pp crosses: its group [0, 4] is on nodes 0, 1"]),
     (cross_in_the_default_order, "order ignored", ["order tp-cp-pp-dp, nodes of 8"]),

@@ -1,5 +1,7 @@
 """Wrong counts of bytes and FLOPs, and layouts that do not work: each gets the diagnosis meant for it."""
 
+import math
+
 import pytest
 from diagnoses import assert_diagnosed, assert_solution_passes_and_stub_is_not_implemented
 
@@ -45,6 +47,15 @@ def states_never_cut(psi, zero, ranks, gradient):
 
 def states_gradients_cut_in_stage_1(psi, zero, ranks, gradient):
     return states_right(psi, zero, ranks, gradient, begins=(3, 1, 1))
+
+
+def states_other_way_round(psi, zero, ranks, gradient):
+    return states_right(psi, zero, ranks, gradient, begins=(1, 2, 3))
+
+
+def states_each_stage_alone(psi, zero, ranks, gradient):
+    """What a stage adds is cut, what the ones before it cut is not."""
+    return [psi * item / (ranks if zero == first else 1) for item, first in ((2, 3), (gradient, 2), (12, 1))]
 
 
 def states_of_all_ranks(psi, zero, ranks, gradient):
@@ -102,8 +113,48 @@ def keeps_wide_masks(s, b, h, a, t, sequence_parallel, recompute):
     return keeps_right(s, b, h, a, t, sequence_parallel, recompute, around=12, scores=6)
 
 
+def keeps_hidden_once(*case):
+    return keeps_right(*case, inside=16)
+
+
+def keeps_narrow_hidden(*case):
+    return keeps_right(*case, inside=12)
+
+
+def keeps_queries_alone(*case):
+    return keeps_right(*case, inside=20)
+
+
+def keeps_no_masks(*case):
+    return keeps_right(*case, around=8, scores=4)
+
+
+def keeps_no_masks_behind_blocks(*case):
+    return keeps_right(*case, around=8)
+
+
 def keeps_half(*case):
     return keeps_right(*case) / 2
+
+
+def keeps_a_little_less(*case):
+    return 0.9 * keeps_right(*case)
+
+
+def keeps_nothing(*case):
+    return 0
+
+
+def keeps_less_than_nothing(*case):
+    return -keeps_right(*case)
+
+
+def keeps_no_number(*case):
+    return math.nan
+
+
+def keeps_without_end(*case):
+    return math.inf
 
 
 def keeps_words(*case):
@@ -293,9 +344,11 @@ WRONG = [
     (states_right, "passed", []), (states_as_whole_numbers, "passed", []),
     (states_without_the_copy, "copy forgotten", ["no float32 copy", "yours 8,000, counted 12,000"]),
     (states_with_the_papers_gradients, "wrong dtype", ["gradients of 4 bytes", "yours 1,920, counted 3,840"]),
-    (states_all_cut, "wrong cut", ["this is what ZeRO 3 cuts", "ZeRO 1 on 4 ranks"]),
-    (states_never_cut, "wrong cut", ["this is what ZeRO 0 cuts"]),
-    (states_gradients_cut_in_stage_1, "wrong cut", ["this is what ZeRO 2 cuts"]),
+    (states_all_cut, "wrong cut", ["this is what a rank holds under ZeRO 3", "ZeRO 1 on 4 ranks"]),
+    (states_never_cut, "wrong cut", ["this is what a rank holds under ZeRO 0"]),
+    (states_gradients_cut_in_stage_1, "wrong cut", ["this is what a rank holds under ZeRO 2"]),
+    (states_other_way_round, "wrong cut", ["wrong order", "ZeRO 1 on 4 ranks"]),
+    (states_each_stage_alone, "wrong cut", ["only one kind is cut; ZeRO 2 also cuts"]),
     (states_of_all_ranks, "off by a factor", ["4 times too large", "those of one rank"]),
     (states_in_elements, "wrong values", ["weights: yours 1,000, counted 2,000"]),
     (states_in_one_sum, "wrong shape", ["expected 3 numbers, (weights, gradients, optimizer)"]),
@@ -308,13 +361,21 @@ WRONG = [
     (keeps_scores_though_selective, "recomputation", ["computed again", "recompute selective"]),
     (keeps_the_layer_though_full, "recomputation", ["only the layer's input", "recompute full"]),
     (keeps_wide_masks, "wrong dtype", ["masks", "one byte"]),
+    (keeps_hidden_once, "copy forgotten", ["before GELU and after it", "4 h hidden features"]),
+    (keeps_narrow_hidden, "copy forgotten", ["four times as wide"]),
+    (keeps_queries_alone, "copy forgotten", ["three arrays"]),
+    (keeps_no_masks, "copy forgotten", ["masks of dropout"]),
+    (keeps_no_masks_behind_blocks, "copy forgotten", ["two masks behind the blocks"]),
     (keeps_half, "off by a factor", ["2 times too small"]),
+    (keeps_a_little_less, "wrong values", ["the number is not the one", "yours 7,171.2, counted 7,968"]),
+    (keeps_nothing, "wrong values", ["yours 0, counted"]), (keeps_less_than_nothing, "wrong values", ["yours -"]),
+    (keeps_no_number, "wrong values", ["yours nan, counted"]), (keeps_without_end, "wrong values", ["yours inf"]),
     (keeps_words, "wrong shape", ["expected a number, the bytes"]),
     (gpt3_right, "passed", []),
     (gpt3_of_the_cheat_sheet, "does not fit", ["of 85.2", "optimizer 131.8 GB", "ZeRO 1 the optimizer"]),
     (gpt3_with_dp_alone, "does not fit", ["optimizer 1047.9 GB", "gradients 349.3 GB"]),
     (gpt3_with_full_recomputation, "too slow", ["par is", "again", "MFU"]),
-    (gpt3_in_one_chunk_over_16, "too slow", ["bubble", "chunks shorten the bubble"]),
+    (gpt3_in_one_chunk_over_16, "too slow", ["bubble 1.50 s", "chunks shorten `bubble`"]),
     (gpt3_always_for_1024, "wrong product", ["1024 ranks, there are 512 GPUs", "dp = gpus // (tp * pp)"]),
     (gpt3_five_at_once, "does not divide", ["micro-batches of 5 on dp=256"]),
     (gpt3_too_many_chunks, "does not divide", ["stages"]),
@@ -322,8 +383,9 @@ WRONG = [
     (gpt3_as_numbers, "wrong shape", ["expected a dict"]),
     (moe_right, "passed", []),
     (moe_of_the_cheat_sheet, "ep multiplied", ["= 128; with ep 8 it would be 1024", "the same ranks anew"]),
-    (moe_with_shared_experts, "across nodes", ["on 8 nodes", "[0, 8, 16, 24]", "expert_tp=1"]),
-    (moe_over_nodes, "across nodes", ["on 2 nodes"]),
+    (moe_with_shared_experts, "across nodes", ["on 8 nodes", "[0, 8, 16, ..., 56], and a node has 8 GPUs",
+                                               "expert_tp=1"]),
+    (moe_over_nodes, "across nodes", ["on 2 nodes", "[0, 1, 2, ..., 15]"]),
     (moe_without_ep, "does not fit", ["weights", "ep, pp and ZeRO 1"]),
     (moe_tp_eight, "too slow", ["par is", "tp "]),
     (moe_seven_experts, "does not divide", ["ep"]),

@@ -91,6 +91,19 @@ def test_a_second_click_on_the_same_answer_counts_once(widget, me):
     assert len(me.attempts("quiz")) == 1 and "Not this one:" in box.feedback.value and box.check.disabled
 
 
+def test_the_choice_that_the_page_showed_at_the_click_counts_not_an_earlier_one(widget, me):
+    box = widget.boxes[0]
+    choose(box, right=True)
+    places = [k for k, choice in enumerate(box.shown.choices) if not choice.right]
+    box.at_click.value = places[0]                                    # the page's word, ahead of the radio's own
+    box.check.click()
+    assert f"Not this one:</b> {escaped(box.shown.choices[places[0]].text)}<" in box.feedback.value
+    box.again.click()
+    assert box.at_click.value == -1
+    answer(box, right=True)
+    assert [a.passed for a in me.attempts("quiz")] == [False, True]
+
+
 def test_try_again_starts_anew_and_the_mistake_stays_one(widget, me):
     box = widget.boxes[0]
     answer(box, right=False)

@@ -1,14 +1,18 @@
 """The map: every box is a lesson that exists, clicks choose what the menu would, numbers are those of paradigms.py."""
 
+import json
 import re
 import time
 from html import unescape
+from pathlib import Path
 
 import pytest
 
 from refimpl.course.tracks import lessons
 from refimpl.course.widgets import CourseMap
 from refimpl.course.widgets import course_map as drawn
+
+LESSONS = Path(__file__).parents[3] / "lessons"
 
 
 @pytest.mark.parametrize("chosen", drawn.PLACES)
@@ -40,6 +44,25 @@ def test_a_click_moves_the_menu_to_the_box():
         index = int(re.search(r"selectedIndex=(\d+)", unescape(script))[1])
         assert menu.options[index][0] == unescape(name)
     assert "onclick" not in drawn.draw_map("dp").svg
+
+
+@pytest.mark.parametrize("chosen", drawn.PLACES)
+def test_beside_the_menu_a_link_leads_into_the_lesson_of_the_box(chosen):
+    """Tab goes from the menu to it: it comes next."""
+    explorer = CourseMap("ep" if chosen != "ep" else "dp")
+    explorer.set(chosen=chosen)
+    menu, way = explorer.children[0].children
+    assert menu is explorer.controls["chosen"] and CourseMap(chosen).children[0].children[1].outputs == way.outputs
+    link = way.outputs[0]["data"]["text/html"]
+    file, number = re.search(r'href="([^"]+)"', link)[1], drawn.NAMED[chosen][1]
+    assert (LESSONS / file).is_file() and file.startswith(f"{number}_") and f">Open lesson {number}: " in link
+
+
+def test_where_no_kernel_runs_there_is_a_link_to_every_lesson():
+    cells = json.loads((LESSONS / "00_the_map.ipynb").read_text(encoding="utf-8"))["cells"]
+    text = next("".join(cell["source"]) for cell in cells if cell["id"] == "map")
+    links = re.findall(r"\[(\d\d) ([^]]+)\]\(([^)]+)\)", text)
+    assert links == [(n, found[0][0], found[0][2]) for n, found in lessons().items() if n != "00"]
 
 
 def test_what_cannot_be_is_refused_and_the_widget_is_quick():

@@ -120,6 +120,11 @@ def test_every_control_has_a_label_and_a_value():
     assert round_numbers(-1, 0) == [0.1, 0.2, 0.5, 1]
 
 
+def test_a_menu_has_no_choice_that_would_leave_it_empty():
+    with pytest.raises(ValueError, match="^Cut: 'by tp' has the value None, and would leave the menu empty"):
+        option("Cut", [("by tp", None), ("whole", 1)])
+
+
 def test_pictures_do_not_need_a_notebook():
     """The functions that draw are of use on a page, too: they start no kernel and need no display."""
     code = ("from refimpl.course.widgets.all_reduce_stepper import draw_all_reduce; import sys\n"

@@ -30,7 +30,7 @@ def test_the_numbers_in_the_prose_of_lessons_10_and_12():
 
     ten, twelve = texts("10")[0], texts("12")[0]
     idle = simulate(build("1f1b", 16, 32)).bubble_of_total
-    assert 0.31 < idle < 0.33 and "idle for a third of the step" in ten
+    assert 0.31 < idle < 0.33 and "idle for a third of the step, 15 slots of 47" in ten
     assert "a day with ten failures" in twelve
     assert sum(what == "lost" for what, _, _ in day(30, 2, 10, 160.5)) == 10
     assert round(12 * 405e9 / 1e12, 1) == 4.9 and "nearly 5 TB" in twelve
