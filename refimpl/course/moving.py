@@ -57,13 +57,13 @@ def counted(number):
 
 
 def take_in(me, path):
-    """Append the attempts in a file that `me` does not know. -> (new, known already)
+    """Append the attempts in a file that `me` does not know, each once: `cat a b > c` may be one. -> (new, the others)
 
     ValueError, before anything is added, for a file that export has not written.
     """
     found = attempts_in(path)
     known = {as_line(attempt) for attempt in me.attempts()}
-    new = [one for one in found if json.dumps(one, sort_keys=True) not in known]
+    new = [one for line, one in {json.dumps(one, sort_keys=True): one for one in found}.items() if line not in known]
     for one in new:
         me.add(one["kind"], one["name"], one["passed"], one["detail"], datetime.fromisoformat(one["at"]))
     return len(new), len(found) - len(new)

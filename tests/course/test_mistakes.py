@@ -134,6 +134,17 @@ def test_attempts_travel_and_are_not_doubled(me, tmp_path):
     assert [a for a in other.attempts() if a.name != QUESTIONS[2].id] == me.attempts()
 
 
+def test_an_attempt_that_a_file_has_twice_is_taken_in_once(me, tmp_path):
+    """As after `cat here.jsonl there.jsonl > both.jsonl`."""
+    answer(me, QUESTIONS[0], False)
+    answer(me, QUESTIONS[1], True)
+    path, other = tmp_path / "both.jsonl", Progress(tmp_path / "other.sqlite")
+    moving.export(me, str(path))
+    path.write_text(path.read_text() * 2)
+    assert moving.take_in(other, str(path)) == (2, 2)
+    assert other.attempts() == me.attempts()
+
+
 def test_reset_keeps_everything_in_the_file_and_begins_anew(me, tmp_path):
     answer(me, QUESTIONS[0], False)
     path = tmp_path / "old.jsonl"
