@@ -161,7 +161,7 @@ BAD = [
     (("--steps", "0"), "steps=0: expected 1 or more"), (("--crash-at", "0:0"), "--crash-at 0:0: expected STEP:RANK"),
     (("--dp", "9" * 20), "expected at most 100000; nearest 100000"), (("--hidden", "9" * 20), "--hidden 9999"),
     (("--dp", "1000", "--tp", "1000", "--heads", "1000", "--hidden", "1000"), "1000000 ranks: expected at most 100000"),
-    (("--resume", "x" * 5000), "File name too long"),
+    (("--resume", "x" * 5000), "x" * 5000),
     (("--crash-at", "1:1"), "--crash-at 1:1"), (("--tp", "3"), "tp=3"), (("--dp", "0"), "dp=0"),
     (("--global-batch", "0"), "global_batch=0"),
     (("--resume", "/nowhere"), "no checkpoint to go on from in '/nowhere'"),
