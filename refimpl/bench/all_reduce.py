@@ -51,9 +51,10 @@ def memory_limit(times, P):
 
 def describe(result):
     """The rows as a table."""
-    lines = [f"{'size':>8}  {'algorithm':14} {'median':>10}  {'of native':>9}  {'of limit':>9}"]
+    width = max(14, *(len(row["algorithm"]) for row in result["rows"]))
+    lines = [f"{'size':>8}  {'algorithm':{width}} {'median':>10}  {'of native':>9}  {'of limit':>9}"]
     for row in result["rows"]:
         native = "" if row["ratio_to_native"] is None else f"{row['ratio_to_native']:.2f}x"
-        lines.append(f"{size_words(row['size_bytes']):>8}  {row['algorithm']:14} {row['median_s'] * 1e3:>7.3f} ms  "
+        lines.append(f"{size_words(row['size_bytes']):>8}  {row['algorithm']:{width}} {row['median_s'] * 1e3:>7.3f} ms  "
                      f"{native:>9}  {row['share_of_limit']:>9.0%}")
     return "\n".join(lines)

@@ -16,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from importlib import metadata
 from pathlib import Path
 
@@ -129,16 +130,23 @@ def end_job(job, patience=5.0):
     mpirun that is asked ends its ranks within a second, even those that compute. mpirun that is killed cannot: ranks
     that are not waiting for a message live on, each in a process group of its own. So the force is for all of them.
     """
-    if job.poll() is not None:
-        return
-    job.terminate()
-    try:
-        job.wait(patience)
-    except subprocess.TimeoutExpired:
-        for pid in _session(job.pid):
-            os.kill(pid, signal.SIGKILL)
-        job.kill()
-        job.wait()
+    if job.poll() is None:
+        job.terminate()
+        try:
+            job.wait(patience)
+        except subprocess.TimeoutExpired:
+            for pid in _session(job.pid):
+                os.kill(pid, signal.SIGKILL)
+            job.kill()
+            job.wait()
+    if job.returncode != 0:
+        shutil.rmtree(_folder(job.pid), ignore_errors=True)
+
+
+def _folder(pid):
+    """Where Open MPI 5's mpirun of this pid keeps the sockets of a job. One that was ended by force leaves it, and
+    another mpirun that is given the same pid, weeks later, does not start ("listener thread failed to start")."""
+    return Path(tempfile.gettempdir(), f"ompi.{pid}")
 
 
 def _session(leader):

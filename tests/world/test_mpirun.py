@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -171,10 +172,12 @@ def gone(pids, seconds=5.0):
 def test_ending_a_job_ends_ranks_that_compute_even_when_mpirun_does_not_answer(stopped):
     job = mpirun.start_job(3, ["-c", SPIN], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     pids = [job.stdout.readline().strip() for _ in range(3)]
+    sockets = Path(tempfile.gettempdir(), f"ompi.{job.pid}")
+    assert sockets.is_dir()
     if stopped:
         os.kill(job.pid, signal.SIGSTOP)
     mpirun.end_job(job, patience=0.5 if stopped else 10)
-    assert job.returncode is not None and gone(pids)
+    assert job.returncode is not None and gone(pids) and not sockets.exists()
     mpirun.end_job(job)                             # once more does no harm
     job.stdout.close()
 

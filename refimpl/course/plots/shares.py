@@ -13,10 +13,10 @@ def plot_shares(path, shares, title, beside=None, label=""):
     """
     from matplotlib.figure import Figure  # slow to import, and no window is wanted
 
-    figure = Figure(figsize=(7, 0.6 + 0.4 * len(shares)), layout="constrained")
+    figure = Figure(figsize=(7, 0.9 + 0.4 * len(shares)), layout="constrained")
     axes = figure.subplots()
     bars = axes.barh(list(shares), list(shares.values()), color=MEASURED, height=0.6)
-    axes.bar_label(bars, [f"{share:.0%}" for share in shares.values()], padding=3)
+    axes.bar_label(bars, [f"{share:.0%}" for share in shares.values()], label_type="center", color="white")
     for row, name in enumerate(shares):
         if beside and name in beside:
             axes.plot([beside[name]] * 2, [row - 0.4, row + 0.4], color=BESIDE, linewidth=2,
@@ -26,5 +26,5 @@ def plot_shares(path, shares, title, beside=None, label=""):
     axes.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
     axes.spines[["top", "right"]].set_visible(False)
     if label:
-        axes.legend(frameon=False, loc="lower right")
+        figure.legend(frameon=False, loc="outside lower right")               # beside the bars, not on them
     save(figure, path)
