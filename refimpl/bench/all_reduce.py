@@ -55,6 +55,7 @@ def describe(result):
     lines = [f"{'size':>8}  {'algorithm':{width}} {'median':>10}  {'of native':>9}  {'of limit':>9}"]
     for row in result["rows"]:
         native = "" if row["ratio_to_native"] is None else f"{row['ratio_to_native']:.2f}x"
-        lines.append(f"{size_words(row['size_bytes']):>8}  {row['algorithm']:{width}} {row['median_s'] * 1e3:>7.3f} ms  "
-                     f"{native:>9}  {row['share_of_limit']:>9.0%}")
+        size, name = size_words(row["size_bytes"]), row["algorithm"]
+        lines.append(f"{size:>8}  {name:{width}} {row['median_s'] * 1e3:>7.3f} ms  {native:>9}  "
+                     f"{row['share_of_limit']:>9.0%}")
     return "\n".join(lines)
