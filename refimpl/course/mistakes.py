@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 
 from refimpl.course import drill
 from refimpl.course.interview import Open
-from refimpl.course.quiz.export import as_html
+from refimpl.course.quiz.markup import as_field
 from refimpl.course.quiz.memory import counts, memories
 from refimpl.course.quiz.questions import Question
 
@@ -142,8 +142,8 @@ def as_cards(found, gaps=()):
         stem, why_not, right = explained(mistake)
         choices = "\n".join(f"- {choice.text}" for choice in shown_then(mistake).choices)
         back = f"{right}\n\nNot {mistake.given!r}. {why_not}" if why_not else right
-        lines.append("\t".join(map(as_html, (f"{stem}\n\n{choices}", back))))
+        lines.append("\t".join(map(as_field, (f"{stem}\n\n{choices}", back))))
     for gap in gaps:
         points = "\n".join(f"- {point}" for point in gap.question.rubric)
-        lines.append("\t".join(map(as_html, (gap.question.question, f"{gap.question.aloud}\n\n{points}"))))
+        lines.append("\t".join(map(as_field, (gap.question.question, f"{gap.question.aloud}\n\n{points}"))))
     return "\n".join([*lines, ""])

@@ -3,10 +3,10 @@
 import json
 import os
 import random
-import re
 from pathlib import Path
 
 from refimpl.course.plots.files import write_text
+from refimpl.course.quiz.markup import as_field
 
 SUFFIXES = (".md", ".tsv", ".json")
 
@@ -74,19 +74,5 @@ def cards(data):
         right = next(c for c in q["choices"] if c["right"])
         front = q["stem"] + "\n\n" + "\n".join(f"- {c['text']}" for c in q["choices"])
         back = f"{right['text']}\n\n{right['why']} ({q['source']})"
-        lines.append("\t".join(map(as_html, (front, back))))
+        lines.append("\t".join(map(as_field, (front, back))))
     return "\n".join([*lines, ""])
-
-
-def as_html(text):
-    """Text for one field of a card: code as code; no tab, line break or quotation mark, which would end the field."""
-    parts = [escaped(part.strip("\n") if k % 2 else part) for k, part in enumerate(text.split("```"))]
-    return "".join(f"<pre>{part}</pre>" if k % 2 else re.sub("`([^`]+)`", r"<code>\1</code>", part)
-                   for k, part in enumerate(parts))
-
-
-def escaped(text):
-    """What would be read as HTML, or as the end of a field, in HTML's words."""
-    for mark, word in (("&", "&amp;"), ("<", "&lt;"), ('"', "&quot;"), ("\t", "    "), ("\n", "<br>")):
-        text = text.replace(mark, word)
-    return text

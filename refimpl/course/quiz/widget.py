@@ -9,11 +9,11 @@ Choosing grades nothing, so that one can change one's mind, and walk through the
 question is a box of the class quiz-ID. A second try at a template has new numbers. Only this file needs ipywidgets.
 """
 
-import html
 import random
 
 import ipywidgets
 
+from refimpl.course.quiz.markup import as_html, escaped, inline
 from refimpl.course.quiz.session import record
 
 RIGHT, WRONG = "#009E73", "#D55E00"                       # of the bar beside the words, which say it, too
@@ -157,25 +157,3 @@ class QuestionBox(ipywidgets.VBox):
 def prose(text):
     """HTML in the style that JupyterLab gives to text."""
     return f'<div class="{PROSE}">{text}</div>'
-
-
-def as_html(text):
-    """A stem as HTML: paragraphs, fenced code, code in backticks."""
-    parts = []
-    for k, part in enumerate(text.split("```")):
-        if k % 2:
-            parts.append(f"<pre>{escaped(part.strip(chr(10)))}</pre>")
-        else:
-            parts += [f"<p>{inline(paragraph)}</p>" for paragraph in part.split("\n\n") if paragraph.strip()]
-    return "".join(parts)
-
-
-def inline(text):
-    """A paragraph as HTML, with code in backticks."""
-    parts = enumerate(map(escaped, text.split("`")))
-    return "".join(f"<code>{part}</code>" if k % 2 else part for k, part in parts)
-
-
-def escaped(text):
-    """Text in which < and & are themselves."""
-    return html.escape(text, quote=False)
