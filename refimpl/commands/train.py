@@ -49,33 +49,14 @@ def main(args):
 
 def trained(args):
     """The same, on as many BLAS threads as there are."""
-    from refimpl.course.plots.files import check_plot_file
     from refimpl.measure.ledger import Ledger
-    from refimpl.model import text
-    from refimpl.train import checkpoint, flags
     from refimpl.train import report as report_of
     from refimpl.train.faults import Failure
     from refimpl.train.run import Truth, differences, on_rank
     from refimpl.world import run
     from refimpl.world.launch import is_root
 
-    setup = flags.setup(args)
-    plan = flags.plan(args, setup.layout.world)
-    if args.check and args.resume is not None:
-        raise ValueError("--check compares a run from its beginning; with --resume, compare the whole run's losses")
-    data = text.load(args.text)
-    setup.batch(data, 0)                                          # is there enough text? Said before the work
-    network = flags.network(args.network, setup.layout) if args.network else None
-    if args.plot is not None:
-        check_plot_file(args.plot)
-    if args.timeline is not None:
-        if network is None:
-            raise ValueError("--timeline draws virtual time: give --network FILE.toml, too")
-        check_plot_file(args.timeline, (".svg",), "--timeline")
-    if args.resume is not None:
-        checkpoint.newest(args.resume)                            # says here, not below a bar, that there is none
-    if args.save is not None:
-        checkpoint.check_folder(args.save, args.resume)
+    setup, plan, data, network = checked(args)
     device = open_device(args.device, setup.layout.world)
     quiet, log = args.json or not is_root(), Ledger(trace=network is not None)
     announce(device, quiet)
@@ -111,6 +92,32 @@ def trained(args):
             from refimpl.course.plots import activity, gantt
             gantt.save_svg(args.timeline, activity.svg(stretches))
     return 0 if truth is None or report["passed"] else 1
+
+
+def checked(args):
+    """What the options ask for: (setup, plan, data, network or None). ValueError for any of them, before the work."""
+    from refimpl.course.plots.files import check_plot_file
+    from refimpl.model import text
+    from refimpl.train import checkpoint, flags
+
+    setup = flags.setup(args)
+    plan = flags.plan(args, setup.layout.world)
+    if args.check and args.resume is not None:
+        raise ValueError("--check compares a run from its beginning; with --resume, compare the whole run's losses")
+    data = text.load(args.text)
+    setup.batch(data, 0)                                          # is there enough text?
+    network = flags.network(args.network, setup.layout) if args.network else None
+    if args.plot is not None:
+        check_plot_file(args.plot)
+    if args.timeline is not None:
+        if network is None:
+            raise ValueError("--timeline draws virtual time: give --network FILE.toml, too")
+        check_plot_file(args.timeline, (".svg",), "--timeline")
+    if args.resume is not None:
+        checkpoint.newest(args.resume)                            # says here, not below a bar, that there is none
+    if args.save is not None:
+        checkpoint.check_folder(args.save, args.resume)
+    return setup, plan, data, network
 
 
 def forget(log, before):
